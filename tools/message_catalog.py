@@ -54,7 +54,7 @@ def _kind(call: ast.Call) -> str | None:
             return f"terminal {name}"
     else:
         name = call.func.id if isinstance(call.func, ast.Name) else ""
-    if not name.endswith(("Error", "Problem", "BadParameter", "BadValue")):
+    if not name.endswith(("Error", "Problem", "BadParameter")):
         return None
     code = call.args[0] if call.args else None
     if isinstance(code, ast.Name) and code.id.isupper():

@@ -42,14 +42,14 @@ def test_everybody_is_told_the_same() -> None:
     by_tools = sum(one.tokens for one in read_listing([Raw(one) for one in listed], CONFIG))
     shelf = build_listing([Raw(one) for one in listed], CONFIG, [])
     by_operations = sum(count_definition_tokens(raw) for raw in shelf.plain)
-    face = views().by_name("aql")
+    face = views().find_view("aql")
     by_adapter_info = view.token_costs(face, shelf.operation_catalog, None)["plain"]
     by_auto = sum(count_tool_tokens(one) for one in shelf.operation_catalog.snapshot.tools)
     assert by_tools == by_operations == by_adapter_info == by_auto
 
 
 def test_a_view_is_counted_as_its_tools_are() -> None:
-    face = views().by_name("aql")
+    face = views().find_view("aql")
     found = operation_catalog(offer("s", ["get_x"]))
     shown = [
         {key: one[key] for key in ("name", "description", "inputSchema")}

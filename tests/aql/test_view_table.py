@@ -43,9 +43,9 @@ def test_one_endpoint_takes_everything() -> None:
 def test_no_view_is_the_plain_one_until_the_config_says_otherwise() -> None:
     assert views().named(b"") is None
     assert views().named(b"other=1") is None
-    assert views().of_client("claude-code", "local") is None
-    assert views("aql: {view: plain}").of_client("x", "y") is None
-    assert views("aql: {view: aql}").of_client("x", "y") is not None
+    assert views().choose_view("claude-code", "local") is None
+    assert views("aql: {view: plain}").choose_view("x", "y") is None
+    assert views("aql: {view: aql}").choose_view("x", "y") is not None
     assert views("aql: {view: aql}").named(b"view=plain") is PLAIN_VIEW
 
 
@@ -58,9 +58,9 @@ def test_the_first_rule_that_fits_a_client_and_its_caller_counts() -> None:
         "    - {callers: [ci], view: plain}\n"
     )
     one, none, default = (
-        found.of_client("claude-code", "ci"),
-        found.of_client("cursor", "ci"),
-        found.of_client("cursor", "local"),
+        found.choose_view("claude-code", "ci"),
+        found.choose_view("cursor", "ci"),
+        found.choose_view("cursor", "local"),
     )
     assert one is not None
     assert one.mode == "single"
@@ -71,9 +71,9 @@ def test_the_first_rule_that_fits_a_client_and_its_caller_counts() -> None:
 
 @pytest.mark.parametrize("name", ["interlock", "interlock-cli"])
 def test_nodes_and_the_command_line_see_tools(name: str) -> None:
-    assert views("aql: {view: aql}").of_client(name, "local") is None
+    assert views("aql: {view: aql}").choose_view(name, "local") is None
     asked = views(f"aql: {{clients: [{{clients: [{name}], view: aql}}]}}")
-    assert asked.of_client(name, "local") is not None
+    assert asked.choose_view(name, "local") is not None
 
 
 DENIED = "aql: {plain: deny, clients: [{callers: [ci], view: aql-single}]}"
@@ -82,29 +82,29 @@ DENIED = "aql: {plain: deny, clients: [{callers: [ci], view: aql-single}]}"
 @pytest.mark.parametrize("client", ["claude-code", "interlock", "interlock-cli", ""])
 def test_where_the_plain_view_is_denied_nobody_gets_it(client: str) -> None:
     found = views(DENIED)
-    default = found.of_client(client, "local")
+    default = found.choose_view(client, "local")
     assert default is not None
     assert default.mode == "semantic"
-    assert found.of_client(client, "ci").mode == "single"  # type: ignore[union-attr]
+    assert found.choose_view(client, "ci").mode == "single"  # type: ignore[union-attr]
     for query in (b"view=plain", b"view=aql&view=plain", b"view=plain&namespace=x"):
         with pytest.raises(ProtocolError, match="not open here; there are aql, aql-single"):
             found.named(query)
     with pytest.raises(ProtocolError, match="not open"):
-        found.by_name("plain")
+        found.find_view("plain")
     assert "plain" not in found.names
     # It would be plain where that is shorter.
-    assert found.by_name("auto").mode == "semantic"
+    assert found.find_view("auto").mode == "semantic"
 
 
 @pytest.mark.parametrize("name", ["interlock", "interlock-cli"])
 def test_the_command_line_of_this_machine_sees_tools_all_the_same(name: str) -> None:
     found = views(DENIED)
-    assert found.local.of_client(name, "local") is None
-    assert found.local.of_client("claude-code", "local") is not None
+    assert found.local.choose_view(name, "local") is None
+    assert found.local.choose_view("claude-code", "local") is not None
     with pytest.raises(ProtocolError, match="not open"):
-        found.local.by_name("plain")
+        found.local.find_view("plain")
     found.configure(parse_config("aql: {}", "interlock.yaml"))
-    assert found.local.of_client("claude-code", "local") is None
+    assert found.local.choose_view("claude-code", "local") is None
     assert found.named(b"view=plain") is PLAIN_VIEW
 
 

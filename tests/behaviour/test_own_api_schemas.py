@@ -67,7 +67,7 @@ def child(office: Office, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         parent=parent,
     )
     try:
-        node.do(node.node.settled)
+        node.do(node.node.on_settled)
         office.until(
             lambda: any("edge.shop." in item for item in office.node.catalog.current.by_name),
             "the child's tools",

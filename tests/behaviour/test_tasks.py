@@ -124,8 +124,8 @@ def test_cancelled_task_frees_server(node: NodeThread, operator: TaskClient, ser
     assert operator.about("cancel", id).result == {"resultType": "complete"}
     supervisor = node.node.supervisor(server)
     peers = [
-        supervisor.peer,
-        *(session.peer for session in supervisor.session_pool._sessions.values()),
+        supervisor.upstream_client,
+        *(session.upstream_client for session in supervisor.session_pool._sessions.values()),
     ]
     assert not any(peer.client_requests._open or peer.pending for peer in peers if peer is not None)
 

@@ -216,7 +216,7 @@ async def test_call_from_parent_requires_approval(tmp_path: Path) -> None:
         parent = ParentConfig(url=ax_url(root), segment="edge", heartbeat=3600.0)
         config = workspace.config(more="policy: {default: allow}\n" + human.config)
         async with running(workspace, config.with_sections(parent)) as child:
-            child.node.settled()
+            child.node.on_settled()
             await until(root, lambda: lists(root, f"edge.{TOOL}"))
             given = Raw(json.dumps({"text": "milk", "file": str(file)}).encode())
             call = Call(

@@ -126,9 +126,9 @@ async def test_removed_driver_is_not_restarted(tmp_path: Path) -> None:
         file.unlink()
         await node.until(lambda: driver.server.closed, "its end")
         # It still has the call; then it breaks off.
-        assert supervisor.peer is not None
-        await supervisor.peer.transport.close()
-        supervisor.peer.on_transport_lost("it is gone")
+        assert supervisor.upstream_client is not None
+        await supervisor.upstream_client.transport.close()
+        supervisor.upstream_client.on_transport_lost("it is gone")
         assert (await waiting).failure.name == "upstream_lost"
         await node.until(
             lambda: not node.drivers._ending,

@@ -216,10 +216,10 @@ async def test_running_call_finishes_on_old_server(tmp_path: Path) -> None:
         await node.result("text.release", {})
         births = {message["birth"] for message in workspace.heard("tools/call")}
         assert len(births) == 2
-        assert old.peer is not None
-        await old.peer.request("tools/call", {"name": "release", "arguments": {}})
+        assert old.upstream_client is not None
+        await old.upstream_client.request("tools/call", {"name": "release", "arguments": {}})
         assert await call == {"said": "at last"}
-        await node.until(lambda: old.peer is None, "the end of the old server")
+        await node.until(lambda: old.upstream_client is None, "the end of the old server")
 
 
 async def test_call_waiting_for_removed_driver_fails(tmp_path: Path) -> None:

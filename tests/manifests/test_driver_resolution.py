@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from interlock.core.config.problems import BadValue, ConfigError
+from interlock.core.config.problems import ConfigError, InvalidValueError
 from interlock.manifests.references import resolve_driver
 from interlock.manifests.workspace import load_workspace
 from tests.manifests.texts import driver_text, driver_values, tool_text, write
@@ -56,7 +56,7 @@ def test_resolves_inline_id_and_file_to_same_driver(tmp_path: Path) -> None:
     ],
 )
 def test_rejects_unresolvable_reference(tmp_path: Path, reference: Any, words: str) -> None:
-    with pytest.raises(BadValue, match=words):
+    with pytest.raises(InvalidValueError, match=words):
         resolve_driver(reference, {}, folder=tmp_path, root=tmp_path)
 
 
@@ -77,6 +77,6 @@ def test_prefers_newest_major_version(tmp_path: Path) -> None:
     for text, version in (("files-mcp", "2.0.0"), ("files-mcp@1", "1.9.0")):
         result = resolve_driver(text, drivers, folder=tmp_path, root=tmp_path)
         assert result.version == version
-    with pytest.raises(BadValue) as caught:
+    with pytest.raises(InvalidValueError) as caught:
         resolve_driver("filse-mcp", drivers, folder=tmp_path, root=tmp_path)
     assert "files-mcp" in caught.value.hint

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Struct, field
 
-from interlock.core.config.problems import BadValue
+from interlock.core.config.problems import InvalidValueError
 from interlock.manifests.fields import (
     DURATION,
     NOT_IN_FILE,
@@ -40,7 +40,7 @@ from interlock.manifests.model import (
 
 def _only_even(value: int) -> int:
     if value % 2:
-        raise BadValue("this is odd", "write an even number")
+        raise InvalidValueError("this is odd", "write an even number")
     return value
 
 

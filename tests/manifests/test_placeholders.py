@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.core.config.problems import BadValue
+from interlock.core.config.problems import InvalidValueError
 from interlock.manifests.placeholders import fill_placeholders, find_secret_names, has_placeholders
 
 
@@ -33,14 +33,14 @@ def test_finds_and_fills_placeholders(text: str, result: tuple[str, ...], filled
 @pytest.mark.parametrize("text", ["${secrets.a}", "${secrets.}", "${secrets.A", "${secrets.A-B}"])
 def test_rejects_invalid_placeholder(text: str) -> None:
     assert has_placeholders(text)
-    with pytest.raises(BadValue):
+    with pytest.raises(InvalidValueError):
         find_secret_names(text)
-    with pytest.raises(BadValue):
+    with pytest.raises(InvalidValueError):
         fill_placeholders(text, {"a": "1", "": "2", "A": "3"})
 
 
 def test_missing_secret_is_named_without_values() -> None:
-    with pytest.raises(BadValue, match="there is no secret B") as caught:
+    with pytest.raises(InvalidValueError, match="there is no secret B") as caught:
         fill_placeholders("${secrets.A}${secrets.B}", {"A": "hunter2"})
     assert "hunter2" not in f"{caught.value}{caught.value.hint}"
 

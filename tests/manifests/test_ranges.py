@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.core.config.problems import BadValue
+from interlock.core.config.problems import InvalidValueError
 from interlock.manifests.ranges import check_range, in_range, newest
 from tests.support.timeouts import HANG_TIMEOUT
 
@@ -70,16 +70,16 @@ def test_compares_version_with_range(version: str, text: str, fits: bool) -> Non
     ["^^1", "latest", ">=", "1.2.3.4", "1 - ", "a || b", "^1.0.0 && 2", "1.x.beta", "x" * 300],
 )
 def test_rejects_invalid_range(text: str) -> None:
-    with pytest.raises(BadValue) as caught:
+    with pytest.raises(InvalidValueError) as caught:
         check_range(text)
     assert "npm" in caught.value.hint
-    with pytest.raises(BadValue):
+    with pytest.raises(InvalidValueError):
         in_range("1.0.0", text)
 
 
 @pytest.mark.parametrize("version", ["1.0", "v1.0.0", "", "1.0.0.0", "01.0.0"])
 def test_rejects_invalid_version(version: str) -> None:
-    with pytest.raises(BadValue):
+    with pytest.raises(InvalidValueError):
         in_range(version, "*")
 
 
@@ -91,7 +91,7 @@ def test_newest_orders_versions() -> None:
 def test_reads_or_rejects_any_range(text: str, major: int) -> None:
     try:
         check_range(text)
-    except BadValue:
+    except InvalidValueError:
         return
     assert in_range(f"{major}.2.3", text) in (True, False)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.core.config.problems import BadValue
+from interlock.core.config.problems import InvalidValueError
 from interlock.manifests.references import Reference, ReferenceKinds
 from tests.manifests.texts import driver
 
@@ -21,7 +21,7 @@ FILES = {
 def test_registers_resource_kinds_of_driver() -> None:
     kinds = ReferenceKinds()
     text = "mcp_filesystem:file:///path/to/file"
-    with pytest.raises(BadValue, match="no kind of reference"):
+    with pytest.raises(InvalidValueError, match="no kind of reference"):
         kinds.parse(text)
     kinds.register_driver(
         driver(resources=[FILES, {"uri_template": "x:{y}", "integrate_as": "raw"}])
@@ -29,11 +29,11 @@ def test_registers_resource_kinds_of_driver() -> None:
     result = kinds.parse(text)
     assert result == Reference("mcp_filesystem", "file:///path/to/file")
     assert str(result) == text
-    with pytest.raises(BadValue, match="not a valid body of mcp_filesystem"):
+    with pytest.raises(InvalidValueError, match="not a valid body of mcp_filesystem"):
         kinds.parse("mcp_filesystem:https://elsewhere.example/")
     # The same driver may come again, another one must take another name.
     kinds.register_driver(driver(version="1.4.0", resources=[FILES]))
-    with pytest.raises(BadValue, match="already"):
+    with pytest.raises(InvalidValueError, match="already"):
         kinds.register_driver(driver(id="other-mcp", resources=[FILES]))
 
 
@@ -55,31 +55,31 @@ def test_simple_variable_matches_whole_path(template: str, body: str, fine: bool
     if fine:
         assert kinds.parse(f"mcp_filesystem:{body}").body == body
     else:
-        with pytest.raises(BadValue, match="not a valid body of mcp_filesystem"):
+        with pytest.raises(InvalidValueError, match="not a valid body of mcp_filesystem"):
             kinds.parse(f"mcp_filesystem:{body}")
 
 
 @pytest.mark.spec("DR-27.ref-1")
 @pytest.mark.parametrize("kind", ["Linear", "a-b", "1a", "", "a b", "_a"])
 def test_rejects_invalid_kind(kind: str) -> None:
-    with pytest.raises(BadValue, match="not a valid kind"):
+    with pytest.raises(InvalidValueError, match="not a valid kind"):
         ReferenceKinds().register(kind)
-    with pytest.raises(BadValue, match="not a reference"):
+    with pytest.raises(InvalidValueError, match="not a reference"):
         ReferenceKinds().parse(f"{kind}:x")
 
 
 @pytest.mark.spec("DR-27.ref-1")
 def test_rejects_unknown_kind_unless_allowed() -> None:
     kinds = ReferenceKinds()
-    with pytest.raises(BadValue) as caught:
+    with pytest.raises(InvalidValueError) as caught:
         kinds.parse("githab:a/b")
     assert caught.value.hint == 'did you mean "github"?'
     assert kinds.parse("linear_issue:X-1", strict=False) == Reference("linear_issue", "X-1", False)
     kinds.register("linear_issue", lambda body: body.startswith("X-"))
     assert kinds.parse("linear_issue:X-1") == Reference("linear_issue", "X-1")
-    with pytest.raises(BadValue):
+    with pytest.raises(InvalidValueError):
         kinds.parse("linear_issue:Y-1")
-    with pytest.raises(BadValue, match="already"):
+    with pytest.raises(InvalidValueError, match="already"):
         kinds.register("local", owner="somebody")
 
 
@@ -104,7 +104,7 @@ def test_checks_builtin_kinds(text: str, fine: bool) -> None:
     if fine:
         assert str(ReferenceKinds().parse(text)) == text
     else:
-        with pytest.raises(BadValue):
+        with pytest.raises(InvalidValueError):
             ReferenceKinds().parse(text)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from interlock.core.config.problems import BadValue
+from interlock.core.config.problems import InvalidValueError
 from interlock.manifests.model import SecretsInventory
 from interlock.manifests.secret_names import (
     default_name,
@@ -87,6 +87,6 @@ def test_ambiguous_name_matches_no_secret() -> None:
         secret_values(slug="other", metadata={"bindings": {"env": "A_KEY"}}),
     ]
     inventory = read_inventory(secrets_text(*both))
-    with pytest.raises(BadValue, match="A_KEY is the name of a-key and other"):
+    with pytest.raises(InvalidValueError, match="A_KEY is the name of a-key and other"):
         find_entry("A_KEY", inventory)
     assert unambiguous_names(inventory) == {}

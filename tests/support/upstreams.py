@@ -287,7 +287,7 @@ class SupervisorHarness:
         )
 
     def _tools(self, one: Supervisor) -> None:
-        self.listed.append([_name(raw) for raw in one.offer.tools])
+        self.listed.append([_name(raw) for raw in one.raw_offering.tools])
         if self.on_tools is not None:
             self.on_tools(one)
         self.notify_waiters()
@@ -330,14 +330,14 @@ class SupervisorHarness:
 
     @property
     def era(self) -> Era:
-        assert self.supervisor.peer is not None
-        return self.supervisor.peer.era
+        assert self.supervisor.upstream_client is not None
+        return self.supervisor.upstream_client.era
 
     # -- calls
 
     def tool(self, name: str) -> Tool:
         one = self.supervisor
-        offering = read_offering("up", one.server, one.offer.tools, http=one.is_http)
+        offering = read_offering("up", one.server, one.raw_offering.tools, http=one.is_http)
         return next(tool for tool in offering.tools if tool.upstream_name == name)
 
     def start(

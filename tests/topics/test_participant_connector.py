@@ -93,7 +93,7 @@ async def test_it_is_listed_and_called_as_soon_as_it_is_there() -> None:
     kept.room.joins("worker", "mcp/response:*")
     await kept.ready()
     assert kept.listed == [["write_file"]]
-    assert len(kept.supervisor.offer.resources) == 1
+    assert len(kept.supervisor.raw_offering.resources) == 1
     outcome = await kept.start("write_file", {"path": "/a"})
     assert json.loads(outcome.result)["content"][0]["text"] == '{"path": "/a"}'
     asked = kept.worker.asked[-1]
@@ -107,7 +107,7 @@ async def test_who_was_there_before_the_node_is_in_its_welcome() -> None:
     await kept.ready()
     # Told again that it is there, with the same rights: nothing is new.
     kept.room.welcomes(("worker", [ALL]))
-    assert kept.supervisor.peer is not None
+    assert kept.supervisor.upstream_client is not None
     # A welcome without it: it left while nobody heard.
     kept.room.welcomes()
     assert kept.supervisor.state is State.DEGRADED
@@ -120,7 +120,7 @@ async def test_no_handshake_is_needed(capabilities: list[str]) -> None:
     kept.worker.info = None
     kept.room.joins("worker", *capabilities)
     await kept.ready()
-    peer = kept.supervisor.peer
+    peer = kept.supervisor.upstream_client
     assert peer is not None
     assert (peer.revision, peer.capabilities) == ("2025-06-18", {"tools": {}})
     assert kept.listed == [["write_file"]]

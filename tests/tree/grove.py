@@ -55,7 +55,7 @@ class Grove:
         self._nodes.append(node)
         await node.listen()
         node.start()
-        node.settled()
+        node.on_settled()
         return node
 
     async def stop(self, node: Node) -> None:

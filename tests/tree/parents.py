@@ -48,7 +48,7 @@ class Conversing:
         self.ended_by: ParentRejectionError | None = None
         self.over = 0
 
-    def take(self, data: bytes) -> None:
+    def process_message(self, data: bytes) -> None:
         message = jsonrpc.decode_message(data)
         assert isinstance(message, Message)
         if message.method == ax.IDENTIFY:

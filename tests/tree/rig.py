@@ -316,7 +316,7 @@ class Hub:
         return supervisor
 
     def _offered(self, one: Supervisor) -> None:
-        self.listed[one.key] = [json.loads(bytes(raw))["name"] for raw in one.offer.tools]
+        self.listed[one.key] = [json.loads(bytes(raw))["name"] for raw in one.raw_offering.tools]
 
     def _end(self, key: str) -> None:
         supervisor = self.supervisors.pop(key, None)
@@ -339,7 +339,7 @@ class Hub:
     def call(self, tool_name: str, key: str = "ax:edge") -> StartedCall:
         """A call as the pipeline makes it. Raises InterlockError when it cannot be sent."""
         supervisor = self.supervisors[key]
-        offering = read_offering(key, supervisor.server, supervisor.offer.tools)
+        offering = read_offering(key, supervisor.server, supervisor.raw_offering.tools)
         (route,) = [one for one in offering.tools if one.upstream_name == tool_name]
         call = Call(
             method="tools/call",

@@ -46,7 +46,7 @@ class Subserver(RuleBasedStateMachine):
 
     def _tolerant(self, channel: Any, registrant: Registrant) -> Any:
         conversation = World._converse(self.world, channel, registrant)
-        take = conversation.take
+        take = conversation.process_message
 
         def tolerant(data: bytes) -> None:
             try:
@@ -55,7 +55,7 @@ class Subserver(RuleBasedStateMachine):
                 # A real conversation answers with an error.
                 return
 
-        conversation.take = tolerant  # type: ignore[method-assign]
+        conversation.process_message = tolerant  # type: ignore[method-assign]
         return conversation
 
     def parent(self, number: int) -> Any:

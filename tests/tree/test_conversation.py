@@ -36,7 +36,7 @@ class Parent:
         node = self.running.node
         return AxConversation(
             pipeline=node.pipeline,
-            hello=node.introduction.hello,
+            server_info=node.introduction.server_info,
             listeners=node._change_listeners,
             send=lambda data: self.sent.append(json.loads(data)),
             peer="loopback",
@@ -45,7 +45,7 @@ class Parent:
         )
 
     def say(self, method: str, params: Any = None, id: Any = None) -> None:
-        self.running.do(lambda: self.conversation.take(message(method, params, id)))
+        self.running.do(lambda: self.conversation.process_message(message(method, params, id)))
 
     def ask(self, method: str, params: Any = None, id: Any = 1) -> Any:
         self.say(method, params, id)
@@ -151,12 +151,14 @@ def test_answers_to_its_own_requests_are_its_own(
         second = one.conversation.request("mcpax/heartbeat", b"{}")
         third = one.conversation.request("mcpax/heartbeat", b"{}")
         assert [m["id"] for m in one.sent[-3:]] == ["mcpax-1", "mcpax-2", "mcpax-3"]
-        one.conversation.take(b'{"jsonrpc":"2.0","id":"mcpax-1","result":{"status":"ok"}}')
+        one.conversation.process_message(
+            b'{"jsonrpc":"2.0","id":"mcpax-1","result":{"status":"ok"}}'
+        )
         error = b'{"code":-31011,"message":"unknown_session","data":{"detail":"Who?"}}'
-        one.conversation.take(b'{"jsonrpc":"2.0","id":"mcpax-2","error":%b}' % error)
+        one.conversation.process_message(b'{"jsonrpc":"2.0","id":"mcpax-2","error":%b}' % error)
         # Nobody asked this, or not any more.
-        one.conversation.take(b'{"jsonrpc":"2.0","id":"mcpax-1","result":{}}')
-        one.conversation.take(b'{"jsonrpc":"2.0","id":7,"result":{}}')
+        one.conversation.process_message(b'{"jsonrpc":"2.0","id":"mcpax-1","result":{}}')
+        one.conversation.process_message(b'{"jsonrpc":"2.0","id":7,"result":{}}')
         one.conversation.closed()
         return await first, second.exception(), third.exception()
 
@@ -246,7 +248,7 @@ def test_an_id_is_used_by_one_request_at_a_time(
 
 def test_too_many_calls_are_refused(shared_node: NodeThread, parent: Callable[..., Parent]) -> None:
     one = parent()
-    one.conversation.most_under_way = 1
+    one.conversation.max_open_requests = 1
     one.say("tools/call", call("hold", {"text": "first"}), 5)
     upstream_id = shared_node.shop.wait_for_hold("first")
     assert one.ask("tools/call", call("echo"), 6)["error"]["code"] == -31026
@@ -273,7 +275,7 @@ def test_a_node_that_fails_on_a_call_says_so(
     one = parent()
     monkeypatch.setattr(shared_node.node.pipeline, "begin", broken)
     assert one.ask("tools/call", call("echo"))["error"]["code"] == -32603
-    assert not one.conversation._under_way
+    assert not one.conversation._open_calls
 
 
 @pytest.mark.spec("AX-7.2-4")

@@ -52,7 +52,7 @@ class Chain:
         self.nodes.append(node)
         await node.listen()
         node.start()
-        node.settled()
+        node.on_settled()
 
     async def until_listed(self, level: int, name: str) -> None:
         node = self.nodes[level]

@@ -28,7 +28,7 @@ def echo(id: int, text: str = "x", said: bytes = SAID) -> bytes:
 def taken(parent: Parent, data: bytes) -> Any:
     """What the parent is answered."""
     before = len(parent.sent)
-    parent.running.do(lambda: parent.conversation.take(data))
+    parent.running.do(lambda: parent.conversation.process_message(data))
     parent.running.until(lambda: len(parent.sent) > before, "an answer")
     return parent.sent[-1]
 
@@ -98,7 +98,7 @@ def test_an_id_that_is_under_way_is_refused_here_too(
 ) -> None:
     one = used_to_it(both[0])
     held = HEAD + b'{"name":"shop.hold","arguments":{"text":"again"}' + END
-    shared_node.do(lambda: one.conversation.take(held))
+    shared_node.do(lambda: one.conversation.process_message(held))
     upstream_id = shared_node.shop.wait_for_hold("again")
     assert taken(one, held)["error"]["code"] == -32600
     shared_node.do(lambda: shared_node.shop.release(upstream_id))

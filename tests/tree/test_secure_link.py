@@ -158,7 +158,7 @@ async def test_without_a_proof_nothing_that_changes_anything_is_ever_listed(
                 ):
                     changed.clear()
                     await changed.wait()
-            child.settled()
+            child.on_settled()
             registrant = child.component(Tree).registrant
             assert registrant is not None
 

@@ -73,8 +73,8 @@ class Started:
 
     @property
     def pid(self) -> int:
-        assert self.supervisor.peer is not None
-        link = self.supervisor.peer.transport
+        assert self.supervisor.upstream_client is not None
+        link = self.supervisor.upstream_client.transport
         assert isinstance(link, ChannelTransport)
         assert isinstance(link.channel, ChildChannel)
         return link.channel._process.pid or 0

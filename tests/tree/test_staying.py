@@ -353,7 +353,7 @@ async def test_it_comes_back_with_a_new_list_and_nothing_of_the_old(
         assert new.session_id != old.session_id
         await settle()
         assert hub.listed == {"ax:edge": ["read", "fresh"]}
-        assert b"another" in bytes(supervisor.offer.tools[0])
+        assert b"another" in bytes(supervisor.raw_offering.tools[0])
         assert hub.supervisors == {"ax:edge": supervisor}
         assert supervisor.state is State.READY
         # Its old session is nobody's.

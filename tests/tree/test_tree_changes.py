@@ -72,7 +72,7 @@ async def test_a_reload_does_not_make_the_parent_deaf(tmp_path: Path) -> None:
         edge = await grove.start("edge", below=root)
         await until(root, lambda: lists(root, "notifications_dropped"))
         await root.supervisor("ax:edge").wait_for_first_attempt()
-        peer = root.supervisor("ax:edge").peer
+        peer = root.supervisor("ax:edge").upstream_client
         assert peer is not None
         (listening,) = [one for one in peer.pending.values() if "listen" in one.method]
         await edge.apply(msgspec.structs.replace(edge.config, timeout=50.0))

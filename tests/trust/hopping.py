@@ -56,7 +56,7 @@ class HopGrove(Grove):
         node.pipeline.begin = watched  # type: ignore[assignment, method-assign]
         await node.listen()
         node.start()
-        node.settled()
+        node.on_settled()
         return node
 
     def callers(self, node: Node) -> list[Caller | None]:

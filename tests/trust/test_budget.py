@@ -279,7 +279,7 @@ def test_session_caller_and_subserver_budgets_apply_together() -> None:
         )
     )
     node.authorizer.budgets.grant("leaf", LEAF, SubserverBudget(max_cost_units_per_session=10))
-    sessions = Sessions(most=10, idle=60, clock=node.clock)
+    sessions = Sessions(max_sessions=10, idle=60, clock=node.clock)
 
     def refused_for(who: str, name: str, session: Any = None) -> str:
         credentials = Credentials("192.0.2.1", f"{who[0]}-token")

@@ -163,7 +163,7 @@ async def test_child_checks_scopes_itself(tmp_path: Path) -> None:
 
     async with open_node(tmp_path) as grove:
         root, edge, leaf = await start_row(grove)
-        peer = root.upstreams.supervisors["ax:edge"].peer
+        peer = root.upstreams.supervisors["ax:edge"].upstream_client
         assert peer is not None
         honest = peer.hop_token_encoder
         assert isinstance(honest, HopTokens)

@@ -44,7 +44,7 @@ class NodeListeners(Component):
         environ: Mapping[str, str],
         base_dir: Path,
         pipeline: Pipeline,
-        hello: ServerInfo,
+        server_info: ServerInfo,
         change_listeners: ChangeListeners,
         sessions: Sessions,
         routes: Iterable[Route],
@@ -65,7 +65,7 @@ class NodeListeners(Component):
         self._environ = environ
         self._base_dir = base_dir
         self._pipeline = pipeline
-        self._hello = hello
+        self._server_info = server_info
         self._change_listeners = change_listeners
         self._guard = guard
         self.views = views or Views(config)
@@ -73,37 +73,37 @@ class NodeListeners(Component):
         self._unix: asyncio.Server | None = None
         self._unix_path: Path | None = None
         self._local_clients: set[McpStreamServer] = set()
-        answering = Responder(
-            pipeline=pipeline, hello=hello, clock=time.monotonic, challenges=challenges
+        responder = Responder(
+            pipeline=pipeline, server_info=server_info, clock=time.monotonic, challenges=challenges
         )
         self._mcp_endpoint = McpEndpoint(
             guard=guard,
             stateless=StatelessProtocol(
                 pipeline=pipeline,
-                hello=hello,
+                server_info=server_info,
                 listeners=change_listeners,
-                answering=answering,
+                responder=responder,
                 views=self.views,
             ),
             session=SessionProtocol(
                 pipeline=pipeline,
-                hello=hello,
+                server_info=server_info,
                 listeners=change_listeners,
                 sessions=sessions,
-                answering=answering,
+                responder=responder,
                 views=self.views,
             ),
-            answering=answering,
+            responder=responder,
             pipeline=pipeline,
             views=self.views,
         )
         self._legacy = LegacySse(
             guard=guard,
             pipeline=pipeline,
-            hello=hello,
+            server_info=server_info,
             listeners=change_listeners,
-            answering=answering,
-            most=config.limits.sessions,
+            responder=responder,
+            max_clients=config.limits.sessions,
             views=self.views,
         )
         self.table = RouteTable(
@@ -156,7 +156,7 @@ class NodeListeners(Component):
         """Return the server side of a stream for one client that sends lines."""
         return McpStream(
             pipeline=self._pipeline,
-            hello=self._hello,
+            server_info=self._server_info,
             listeners=self._change_listeners,
             write=write,
             max_line=self._config.limits.body_bytes,
@@ -171,7 +171,7 @@ class NodeListeners(Component):
         self._config = config = new
         self.views.configure(config)
         self._guard.configure(config.allowed_hosts, config.allowed_origins)
-        self._legacy.most = config.limits.sessions
+        self._legacy.max_clients = config.limits.sessions
         self._protocol.limits = config.limits
 
     def retain_only(self, callers: Container[str]) -> None:
@@ -194,6 +194,6 @@ class NodeListeners(Component):
         for client in list(self._local_clients):
             client.stop()
         self._legacy.close()
-        self._mcp_endpoint.answering.stop()
+        self._mcp_endpoint.responder.stop()
         if self._http is not None:
             await self._http.stop()

@@ -80,7 +80,7 @@ class NodeIntroduction:
         self._features = features
         self._pipeline = pipeline
         self._change_listeners = change_listeners
-        self.hello = ServerInfo(self.introduce)
+        self.server_info = ServerInfo(self.introduce)
 
     def introduce(self) -> Introduction:
         introductions = self._upstreams.introductions()
@@ -93,7 +93,7 @@ class NodeIntroduction:
 
     def refresh(self) -> None:
         """Update the server info of the node, and tell the features."""
-        self.hello.refresh()
+        self.server_info.refresh()
         for feature in self._features:
             feature.on_introduction_change()
 
@@ -101,8 +101,8 @@ class NodeIntroduction:
         """Set the upstream that is shown transparently, if the config names one."""
         shown_as_itself = [
             key
-            for key, one in self._upstreams.supervisors.items()
-            if one.server.expose == "transparent"
+            for key, supervisor in self._upstreams.supervisors.items()
+            if supervisor.server.expose == "transparent"
         ]
         self._pipeline.transparent_upstream = shown_as_itself[0] if shown_as_itself else None
         self.refresh()
@@ -134,7 +134,7 @@ class _Settings(Component):
             latency_in_results=new.latency_in_results,
         )
         node.breakers.configure(failures=new.breaker.failures, cooldown=new.breaker.cooldown)
-        node.sessions.configure(most=new.limits.sessions, idle=new.limits.session_idle)
+        node.sessions.configure(max_sessions=new.limits.sessions, idle=new.limits.session_idle)
         node.catalog.configure(page_size=new.page_size)
 
 
@@ -259,7 +259,7 @@ class Node:
             change_listeners=self._change_listeners,
         )
         self.sessions = Sessions(
-            most=config.limits.sessions, idle=config.limits.session_idle, clock=loop.time
+            max_sessions=config.limits.sessions, idle=config.limits.session_idle, clock=loop.time
         )
         self.catalog.on_change(self._change_listeners.changed)
         self.place = NodePosition(seals)
@@ -296,7 +296,7 @@ class Node:
             pipeline=self.pipeline,
             seals=seals,
             change_listeners=self._change_listeners,
-            hello=self.introduction.hello,
+            server_info=self.introduction.server_info,
             introduce=self.introduction.introduce,
             introduction_changed=self.introduction.refresh,
             place=self.place,
@@ -317,7 +317,7 @@ class Node:
             environ=environ,
             base_dir=base_dir,
             pipeline=self.pipeline,
-            hello=self.introduction.hello,
+            server_info=self.introduction.server_info,
             change_listeners=self._change_listeners,
             sessions=self.sessions,
             guard=guard,
@@ -337,16 +337,16 @@ class Node:
             features=features,
             pipeline=self.pipeline,
         )
-        first = {key for key, one in named.items() if one.takes_config_before_upstreams}
+        first = {key for key, component in named.items() if component.takes_config_before_upstreams}
         # A new config is applied in this order.
         self._lifecycle = Lifecycle(
             {
                 "listeners": self.listeners,
                 "trust": self.trust,
                 "settings": _Settings(self),
-                **{key: one for key, one in named.items() if key in first},
+                **{key: component for key, component in named.items() if key in first},
                 "upstreams": self.upstreams,
-                **{key: one for key, one in named.items() if key not in first},
+                **{key: component for key, component in named.items() if key not in first},
                 "introduction": _TransparentUpstream(self.introduction),
             }
         )
@@ -371,7 +371,7 @@ class Node:
             for feature in self._features.values():
                 feature.restore_state()
 
-    def settled(self) -> None:
+    def on_settled(self) -> None:
         """Tell the features that every upstream was tried once: the node may now register
         elsewhere."""
         for feature in self._features.values():
@@ -423,20 +423,26 @@ class Node:
     async def stop(self) -> None:
         """Stop every component, those that accept callers first. A failure does not prevent the
         others."""
-        features = [(type(one).__name__.lower(), one) for one in reversed(self._features.values())]
+        features = [
+            (type(feature).__name__.lower(), feature)
+            for feature in reversed(self._features.values())
+        ]
         # Accept no new callers, then tell those that wait.
         await stop_each(
             (
-                *((f"{name} before the end", one.announce_shutdown) for name, one in features),
+                *(
+                    (f"{name} before the end", feature.announce_shutdown)
+                    for name, feature in features
+                ),
                 ("accepting connections", self.listeners.stop_accepting),
                 ("the approval inbox", self._close_approval_streams),
                 ("session expiry", self.revocation.close),
                 ("change notifications", self._change_listeners.close),
                 ("calls under way", partial(self.pipeline.drain, DRAIN_SECONDS)),
-                *((f"the connections of {name}", one.disconnect) for name, one in features),
+                *((f"the connections of {name}", feature.disconnect) for name, feature in features),
                 ("listeners", self.listeners.stop),
                 ("signing keys", self.tokens.stop),
-                *((name, one.stop) for name, one in features),
+                *((name, feature.stop) for name, feature in features),
                 ("trust", self.trust.stop),
                 ("upstreams", self.upstreams.stop),
                 ("sign-ins", self._bearer_registry.close),
@@ -475,9 +481,9 @@ class Node:
 
     def component(self, kind: type[Kind]) -> Kind:
         """Return the component of a feature by its class. Raises KeyError if the node has none."""
-        found = self._features[kind]
-        assert isinstance(found, kind)
-        return found
+        component = self._features[kind]
+        assert isinstance(component, kind)
+        return component
 
     # -- status
 
@@ -500,7 +506,7 @@ class Node:
             under_way=len(list(self.pipeline.running_calls())),
             tasks=len(asyncio.all_tasks()),
             journal=self.journal_health,
-            held=sorted(held.tool for held in self.trust.pins.held.values()),
+            held=sorted(held_tool.tool for held_tool in self.trust.pins.held.values()),
             waiting=self.trust.pending_count,
             policy=self.trust.policy.version,
             problems=problems,
@@ -510,7 +516,7 @@ class Node:
         """Return the status of the node and of its features."""
         status_parts = (feature.status() for feature in self._features.values())
         return StatusReport(
-            self.status(), {type(one): one for one in status_parts if one is not None}
+            self.status(), {type(part): part for part in status_parts if part is not None}
         )
 
     @property

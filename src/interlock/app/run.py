@@ -43,7 +43,7 @@ STOP_TIMEOUT_SECONDS: Final = 20.0
 
 async def _register(node: Node) -> None:
     await node.until_settled(REGISTER_DELAY_SECONDS)
-    node.settled()
+    node.on_settled()
 
 
 class NodeRun:
@@ -55,7 +55,7 @@ class NodeRun:
         *,
         base_dir: Path,
         config_path: Path | None = None,
-        listening: bool = True,
+        listens: bool = True,
         find_warnings: Callable[[Config], Iterable[Problem]] = lambda _: (),
         find_tool_warnings: Callable[
             [Config, Sequence[Offering]], Iterable[Problem]
@@ -65,7 +65,7 @@ class NodeRun:
         Args:
             load: reads the config again.
             config_path: the file that the config comes from.
-            listening: False for a node without HTTP and sockets; its owner passes messages to it.
+            listens: False for a node without HTTP and sockets; its owner passes messages to it.
             find_warnings: returns warnings about a valid config.
             find_tool_warnings: the same, after upstreams have listed their tools.
         """
@@ -80,7 +80,7 @@ class NodeRun:
         self._logged_tool_warnings: set[tuple[str, str]] = set()
         self._tools_changed = asyncio.Event()
         self._base_dir = base_dir
-        self._listening = listening
+        self._listens = listens
         # Watched before it is read, so that no change is missed.
         self._watch = (
             None
@@ -110,7 +110,7 @@ class NodeRun:
         # First, because a signal during the start must stop what was started.
         self._install_signal_handlers()
         self._start_config = config = self._load()
-        if self._listening:
+        if self._listens:
             self._lock = StateLock(state_dir(config, os.environ, self._base_dir))
         try:
             self._node = node = Node(config, base_dir=self._base_dir)
@@ -118,10 +118,10 @@ class NodeRun:
             self._unlock()
             raise
         try:
-            if self._listening:
+            if self._listens:
                 await node.listen()
             node.start()
-            if self._listening:
+            if self._listens:
                 await self._listen_locally(node)
             else:
                 await self._open_approval_socket(node)
@@ -132,7 +132,7 @@ class NodeRun:
             raise
         self._log_warnings(self._find_warnings(config))
         loop = asyncio.get_running_loop()
-        if self._listening:
+        if self._listens:
             # A node that only serves one client on stdio does not register as another child.
             self._tasks.append(loop.create_task(_register(node), name="register"))
         self._tasks.append(loop.create_task(self._reload_on_request(), name="config"))
@@ -320,7 +320,7 @@ def describe_change(change: ConfigChange) -> str:
         "changed without a restart": tuple(key for key in change.changed if key not in restarted),
         "settings applied": change.live,
     }
-    parts_text = [f"{what} {', '.join(names)}" for what, names in parts.items() if names]
+    parts_text = [f"{label} {', '.join(names)}" for label, names in parts.items() if names]
     default = "nothing to apply" if change.restart else "nothing changed"
     return "; ".join(parts_text) or default
 

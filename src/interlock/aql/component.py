@@ -532,5 +532,5 @@ def create(context: NodeContext) -> Aql:
         # Contracts of drivers are files of the operator.
         registered=lambda key: key != CONTRACTS and key not in context.current_config().servers,
     )
-    context.hello.about_operations = aql.instructions
+    context.server_info.about_operations = aql.instructions
     return aql

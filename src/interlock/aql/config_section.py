@@ -35,7 +35,7 @@ from interlock.aql.config import (
 from interlock.core.config import Config
 from interlock.core.config.feature_sections import SectionDefinition
 from interlock.core.config.model import ServerConfig
-from interlock.core.config.problems import ConfigError, KeyPath, quoted
+from interlock.core.config.problems import ConfigError, KeyPath, quote
 from interlock.core.config.quantities import default_segment
 from interlock.core.config.reader import NodeReader
 from interlock.core.server.mcp.views import ViewRule, ViewTable
@@ -64,7 +64,7 @@ def check_aql(reader: NodeReader, values: dict[str, Any]) -> None:
         if (server.segment or default_segment(key)) == _RESERVED_SEGMENT:
             reader.report(
                 ("servers", key),
-                f"the segment {quoted(_RESERVED_SEGMENT)} is reserved for built-in operations",
+                f"the segment {quote(_RESERVED_SEGMENT)} is reserved for built-in operations",
                 "choose another one: segment: NAME",
             )
     aql: AqlConfig | None = values.get("aql")
@@ -125,10 +125,10 @@ def _check_names(reader: NodeReader, aql: AqlConfig) -> None:
             continue
         path = ("aql", "operations", glob, "name")
         if name in RESERVED_OPERATIONS:
-            reader.report(path, f"{quoted(name)} is a built-in operation", "choose another name")
+            reader.report(path, f"{quote(name)} is a built-in operation", "choose another name")
         elif name in glob_by_name:
             reader.report(
-                path, f"{quoted(glob_by_name[name])} already has this name", "choose another name"
+                path, f"{quote(glob_by_name[name])} already has this name", "choose another name"
             )
         elif any(wildcard in glob for wildcard in "*?["):
             reader.report(
@@ -149,7 +149,7 @@ def _check_views(reader: NodeReader, aql: AqlConfig) -> None:
     for path, view in views_by_path:
         if view not in view_names:
             reader.report(
-                path, f"unknown view {quoted(view)}", f"use one of {', '.join(view_names)}"
+                path, f"unknown view {quote(view)}", f"use one of {', '.join(view_names)}"
             )
         elif view == "plain" and aql.plain == "deny" and path in reader.places:
             reader.report(
@@ -161,7 +161,7 @@ def _check_views(reader: NodeReader, aql: AqlConfig) -> None:
 
 def _check_profile(reader: NodeReader, path: KeyPath, name: str, profile: ProfileConfig) -> None:
     if name in BUILT_IN_VIEWS:
-        reader.report(path, f"{quoted(name)} is a built-in view", "choose another name")
+        reader.report(path, f"{quote(name)} is a built-in view", "choose another name")
     counts = Counter(
         category for family in profile.families.values() for category in family.categories
     )
@@ -212,7 +212,7 @@ def with_environment(config: Config, environ: Mapping[str, str]) -> Config:
     if prefix:
         if not _PREFIX.fullmatch(prefix):
             raise ConfigError.of(
-                f"{PREFIX}={quoted(prefix)} is no valid prefix",
+                f"{PREFIX}={quote(prefix)} is no valid prefix",
                 "use lower case letters, digits and _, up to 19 characters, with _ at the end",
             )
         aql = replace(aql, prefix=prefix)
@@ -226,7 +226,7 @@ def with_environment(config: Config, environ: Mapping[str, str]) -> Config:
 
 def _unknown_value_error(name: str, value: str, choices_of_value: Iterable[str]) -> ConfigError:
     choices = ", ".join(choices_of_value)
-    return ConfigError.of(f"{name}={quoted(value)} is unknown", f"use one of {choices}")
+    return ConfigError.of(f"{name}={quote(value)} is unknown", f"use one of {choices}")
 
 
 # -- Views

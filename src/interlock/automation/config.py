@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Final
 from msgspec import Meta
 
 from interlock.core.config.feature_sections import SectionDefinition
-from interlock.core.config.section import Count, Duration, FeatureSection, says
+from interlock.core.config.section import Count, Duration, FeatureSection, help_text
 
 _DAY_SECONDS: Final = 86_400.0
 
@@ -21,18 +21,18 @@ class AutomationConfig(FeatureSection, frozen=True):
     RENAMED: ClassVar[Mapping[str, str]] = {"most": "max_stored"}
 
     enabled: Annotated[
-        bool, says("Store decisions and suggest rules. false: decisions are not stored.")
+        bool, help_text("Store decisions and suggest rules. false: decisions are not stored.")
     ] = True
     decisions: Annotated[
         Annotated[int, Meta(ge=3)],
-        says("The number of equal decisions that a suggestion requires; at least 3."),
+        help_text("The number of equal decisions that a suggestion requires; at least 3."),
     ] = 20
     agreement: Annotated[
         Annotated[float, Meta(ge=0.5, le=1.0)],
-        says("The share of decisions that must agree with a suggested rule."),
+        help_text("The share of decisions that must agree with a suggested rule."),
     ] = 0.98
-    keep: Annotated[Duration, says("How long a decision is stored.")] = 180 * _DAY_SECONDS
-    max_stored: Annotated[Count, says("The maximum number of stored decisions.")] = 100_000
+    keep: Annotated[Duration, help_text("How long a decision is stored.")] = 180 * _DAY_SECONDS
+    max_stored: Annotated[Count, help_text("The maximum number of stored decisions.")] = 100_000
 
 
 SECTION: Final = SectionDefinition(

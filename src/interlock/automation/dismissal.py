@@ -12,7 +12,7 @@ import msgspec
 from interlock.automation.config import AutomationConfig
 from interlock.automation.rule import CompiledRule, DecisionCase
 from interlock.core.config import LearnedRule
-from interlock.core.config.problems import BadValue
+from interlock.core.config.problems import InvalidValueError
 
 
 class Dismissal(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,7 +61,7 @@ def find_dismissal(
 def _count_matches(rule: LearnedRule, cases: Iterable[DecisionCase]) -> int:
     try:
         compiled = CompiledRule(rule)
-    except BadValue:
+    except InvalidValueError:
         # The rule was written by another version, or by hand.
         return 0
     return sum(bool(compiled.matches_decision(case)) for case in cases)

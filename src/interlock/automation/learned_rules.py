@@ -50,7 +50,8 @@ class LearnedRules:
     """All accepted rules, by tool."""
 
     def __init__(self, rules: Iterable[LearnedRule], *, audit: ChangeJournal | None) -> None:
-        """Compile the rules. Raises BadValue for a condition that the config would reject, too."""
+        """Compile the rules. Raises InvalidValueError for a condition that the config would
+        reject, too."""
         self._audit = audit
         self._by_tool: dict[str, list[_RuleDecision]] = {}
         rule_decisions = sorted(map(_RuleDecision, rules), key=lambda one: not one.denies)

@@ -42,7 +42,7 @@ class ReplayResult(msgspec.Struct, frozen=True):
 
 
 def replay(rule: LearnedRule, history: Iterable[HumanDecision]) -> ReplayResult:
-    """Replay a rule. Raises BadValue for an invalid condition."""
+    """Replay a rule. Raises InvalidValueError for an invalid condition."""
     compiled = CompiledRule(rule)
     verdict = VERDICTS[rule.then]
     same = unjudged = 0

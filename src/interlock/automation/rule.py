@@ -84,7 +84,8 @@ class CompiledRule:
     )
 
     def __init__(self, rule: LearnedRule) -> None:
-        """Compile the rule. Raises BadValue for a condition that the config would reject, too."""
+        """Compile the rule. Raises InvalidValueError for a condition that the config would reject,
+        too."""
         self.rule = rule
         self._tools = frozenset(rule.tools)
         self._callers = frozenset(rule.callers)

@@ -44,7 +44,7 @@ from interlock.automation.prose import is_machine_text, is_prose
 from interlock.automation.replay import VERDICTS
 from interlock.automation.rule import CompiledRule, DecisionCase, is_reversible, read_case
 from interlock.core.config import LearnedRule
-from interlock.core.config.problems import BadValue
+from interlock.core.config.problems import InvalidValueError
 from interlock.core.redaction import MASK, is_secret_key
 from interlock.primitives.rate_limits import SlidingWindow
 from interlock.primitives.timestamps import format_utc
@@ -1077,7 +1077,7 @@ def _rate(
 ) -> _RatedRule | None:
     try:
         compiled = CompiledRule(rule)
-    except BadValue:
+    except InvalidValueError:
         # For example, the condition is too long for the library. Such a rule is unreadable for
         # people, too.
         return None

@@ -144,7 +144,7 @@ def _take_options(arguments: list[str], options: dict[str, list[str]]) -> list[s
 
 def _server(target: list[str], env: list[str], header: list[str]) -> ServerConfig:
     from interlock.core.config import ServerConfig
-    from interlock.core.config.problems import BadValue
+    from interlock.core.config.problems import InvalidValueError
     from interlock.core.config.quantities import is_url, split_command
 
     if not target:
@@ -160,7 +160,7 @@ def _server(target: list[str], env: list[str], header: list[str]) -> ServerConfi
     try:
         # A single argument can be a complete command line, quoted for the shell.
         command, args = split_command(target[0]) if len(target) == 1 else (target[0], target[1:])
-    except BadValue as error:
+    except InvalidValueError as error:
         raise typer.BadParameter(f"{error.message}; {error.hint}") from None
     return ServerConfig(command=command, args=args, env=dict(_variable(text) for text in env))
 

@@ -285,7 +285,7 @@ def _filter_by_approval(
                 f"{len(matches)} approvals have an id that begins with {approval_id}. "
                 "Enter more characters."
             )
-    return query._replace(word=filter_word)
+    return query._replace(detail_word=filter_word)
 
 
 @contextmanager

@@ -21,7 +21,7 @@ async def run_as_child(source: ConfigSource) -> None:
         lambda: runner.load(source),
         base_dir=source.base_dir,
         config_path=source.path,
-        listening=False,
+        listens=False,
         find_warnings=lambda config: collect_config_warnings(config, source),
         find_tool_warnings=lambda config, offerings: collect_tool_warnings(
             config, source, offerings

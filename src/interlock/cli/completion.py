@@ -39,11 +39,13 @@ async def _find_names(incomplete: str) -> list[str]:
         )
         if transport is None:
             return []
-        peer = UpstreamClient("the node", transport, msgspec.json.encode(node_client.CLIENT_INFO))
+        upstream_client = UpstreamClient(
+            "the node", transport, msgspec.json.encode(node_client.CLIENT_INFO)
+        )
         try:
-            await negotiate_revision(peer, session_first=False, timeout=_TIMEOUT_SECONDS)
-            tools = await list_tools(peer, timeout=_TIMEOUT_SECONDS)
+            await negotiate_revision(upstream_client, session_first=False, timeout=_TIMEOUT_SECONDS)
+            tools = await list_tools(upstream_client, timeout=_TIMEOUT_SECONDS)
         finally:
-            await peer.close()
+            await upstream_client.close()
     names = [msgspec.json.decode(tool)["name"] for tool in tools]
     return [name for name in names if name.startswith(incomplete)]

@@ -96,15 +96,15 @@ async def _run_trial(
     started_at = time.monotonic()
     try:
         # The tools can depend on the client's capabilities, so declare the same as the node.
-        peer = await connector.connect(
+        upstream_client = await connector.connect(
             remove_capabilities(RELAYED_CAPABILITIES, denied_capabilities(server))
         )
         try:
-            definitions = await list_tools(peer, timeout=_LIST_TIMEOUT_SECONDS)
+            definitions = await list_tools(upstream_client, timeout=_LIST_TIMEOUT_SECONDS)
             registration = trial.registration()
         finally:
             trial.release()
-            await peer.close()
+            await upstream_client.close()
     except InterlockError as error:
         stderr_lines = last_stderr_lines(list(connector.stderr))
         return Diagnosis(
@@ -126,22 +126,22 @@ async def _run_trial(
         server,
         definitions,
         root_segment=config.root_segment,
-        http=peer.transport.is_http,
+        http=upstream_client.transport.is_http,
         registered=registration,
         unannotated=config.unannotated,
     )
     set_aside = [{"name": tool.name, "reason": tool.reason} for tool in offering.rejected]
-    server_info = [str(peer.server_info.get(part, "")) for part in ("name", "version")]
+    server_info = [str(upstream_client.server_info.get(part, "")) for part in ("name", "version")]
     return Diagnosis(
         key=key,
         ok=True,
         seconds=time.monotonic() - started_at,
-        era=peer.era.value,
-        revision=peer.revision,
+        era=upstream_client.era.value,
+        revision=upstream_client.revision,
         server=" ".join(server_info).strip(),
         tools=len(offering.tools),
         set_aside=set_aside,
-        noise=peer.noise,
+        noise=upstream_client.noise,
         assumed=describe_assumed((key, tool.effect) for tool in offering.tools),
         warnings=[
             f"{format_path(path)}: {message}; {hint}"
@@ -149,7 +149,8 @@ async def _run_trial(
                 config, [(key, list_known_tools(offering))]
             )
         ],
-        advice=_noise_advice(peer.noise) + _filter_advice(server, definitions, offering.tools),
+        advice=_noise_advice(upstream_client.noise)
+        + _filter_advice(server, definitions, offering.tools),
     )
 
 

@@ -59,7 +59,7 @@ def import_clients(
         # `--write` reports the error. Without it, the present config does not matter.
         existing_config = Config()
     imported_keys: set[str] = set()
-    imported = import_client_configs(config_paths, home=home, cwd=cwd, own=existing_config)
+    imported = import_client_configs(config_paths, home=home, cwd=cwd, own_config=existing_config)
     if not imported.servers:
         output.print_problem(f"No servers in {', '.join(map(str, config_paths))}.")
     elif write:

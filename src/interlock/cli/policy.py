@@ -14,7 +14,7 @@ from msgspec import Meta, Struct, field
 
 from interlock.core.call import Call, Caller, Client, Credentials
 from interlock.core.config import ConfigError
-from interlock.core.config.problems import quoted
+from interlock.core.config.problems import quote
 from interlock.core.config.trust import Action, EffectName
 from interlock.errors import InterlockError, ProtocolError
 from interlock.primitives.text import format_count
@@ -161,7 +161,7 @@ def _describe_invalid_value(place: str, entry: dict[str, Any], text: str) -> tup
         return f"{place}: {key}: {message[:1].lower()}{message[1:]}", _KEY_HINTS.get(key, "")
     similar = difflib.get_close_matches(str(value), choices.split(", "), n=1)
     hint = f'did you mean "{similar[0]}"?' if similar else f"write one of {choices}"
-    return f"{place}: {key}: must be one of {choices}. Found {quoted(str(value))}", hint
+    return f"{place}: {key}: must be one of {choices}. Found {quote(str(value))}", hint
 
 
 def _format_choices(literal: Any) -> str:

@@ -51,7 +51,7 @@ async def serve_stdio(source: ConfigSource, initial_data: bytes = b"") -> None:
         initial_data: messages to process before those of the client.
     """
     log_lines.log_to_stderr(logging.WARNING)
-    run = NodeRun(source.load, base_dir=source.base_dir, config_path=source.path, listening=False)
+    run = NodeRun(source.load, base_dir=source.base_dir, config_path=source.path, listens=False)
     node = await run.start()
     loop = asyncio.get_running_loop()
     stdout_writer = _StdoutWriter(lambda: loop.call_soon_threadsafe(run.stopping.set))
@@ -211,7 +211,7 @@ def stdio(
 
     if view is not None:
         try:
-            Views(target.config).by_name(view)
+            Views(target.config).find_view(view)
         except ProtocolError as error:
             raise typer.BadParameter(error.message, param_hint="--view") from None
     initial_data = (

@@ -44,7 +44,7 @@ def list_known_tools(offering: Offering) -> list[KnownTool]:
         for tool in offering.tools
     ]
     return tools + [
-        KnownTool(tool.name, LeafNames().take(tool.name), irreversible=True)
+        KnownTool(tool.name, LeafNames().assign_name(tool.name), irreversible=True)
         for tool in offering.rejected
     ]
 

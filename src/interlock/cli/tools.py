@@ -109,7 +109,7 @@ def _unmatched_names(
             [
                 KnownTool(
                     tool.upstream_name,
-                    LeafNames().take(tool.name.rpartition(".")[2]),
+                    LeafNames().assign_name(tool.name.rpartition(".")[2]),
                     tool.effect_details.level is EffectLevel.IRREVERSIBLE,
                 )
                 for tool in tools

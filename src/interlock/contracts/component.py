@@ -469,7 +469,7 @@ class Contracts(FeatureComponent):
             audit=self._audit,
             max_payload_bytes=lambda: self._config.limits.body_bytes,
         )
-        return (AppRoute(BASE, app, is_there=self._is_served),)
+        return (AppRoute(BASE, app, is_available=self._is_served),)
 
     def _is_served(self) -> bool:
         return self._config.section(ContractsConfig).serve and self._registry_service.is_available

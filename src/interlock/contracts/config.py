@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal
 
 from interlock.core.config.feature_sections import SectionDefinition
 from interlock.core.config.reader import NodeReader
-from interlock.core.config.section import FeatureSection, Text, says
+from interlock.core.config.section import FeatureSection, Text, help_text
 
 OnBreak = Literal["report", "hold"]
 
@@ -20,22 +20,24 @@ class ContractsConfig(FeatureSection, frozen=True):
 
     watch: Annotated[
         bool,
-        says("Watch the schemas of tools for changes. false: no change is reported or held."),
+        help_text("Watch the schemas of tools for changes. false: no change is reported or held."),
     ] = True
     registry: Annotated[
         Text | None,
-        says("The folder of the contract registry, a Git repository. Default: no registry."),
+        help_text("The folder of the contract registry, a Git repository. Default: no registry."),
     ] = None
     on_break: Annotated[
         OnBreak,
-        says(
+        help_text(
             "What to do when a tool's schema has a breaking change. report: log it and write it to "
             "the journal. hold: also reject calls of the tool until an operator accepts the change."
         ),
     ] = "report"
     serve: Annotated[
         bool,
-        says("Serve the registry to callers over HTTP: GET /contracts and the paths below it."),
+        help_text(
+            "Serve the registry to callers over HTTP: GET /contracts and the paths below it."
+        ),
     ] = True
 
 

@@ -23,11 +23,11 @@ from interlock.core.server.http.asgi import Receive, Scope, Send, read_json, res
 from interlock.core.server.http.guard import Guard
 from interlock.core.server.http.plain_requests import (
     FIELDS,
-    call_of,
-    caller_of,
     check_origin,
-    turn_away,
-    words,
+    create_call,
+    error_body,
+    reject_request,
+    resolve_caller,
 )
 from interlock.core.server.http.resource_metadata import Challenges
 from interlock.errors import FORBIDDEN, INVALID_REQUEST, InterlockError
@@ -137,12 +137,12 @@ class ContractsApp:
         self._audit = audit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        call = call_of(scope, _METHOD)
+        call = create_call(scope, _METHOD)
         try:
             status, body, deprecation, detail = await self._serve(scope, receive, call)
         except InterlockError as error:
             self._on_rejection(call, error)
-            await turn_away(send, error, call, self._challenges, data=error.data)
+            await reject_request(send, error, call, self._challenges, data=error.data)
         else:
             self._audit.record(call, OK, 0, detail)
             await respond_json(send, status, body, (*FIELDS, *_deprecation_fields(deprecation)))
@@ -160,7 +160,7 @@ class ContractsApp:
         ):
             return (
                 405,
-                words("method_not_allowed", f"Use {required_method}."),
+                error_body("method_not_allowed", f"Use {required_method}."),
                 None,
                 "method not allowed",
             )
@@ -185,7 +185,7 @@ class ContractsApp:
 
     async def _admit(self, call: Call) -> None:
         """Authenticate the caller. Raises InterlockError if it may not call tools."""
-        call.caller = caller = await caller_of(call, self._authenticate)
+        call.caller = caller = await resolve_caller(call, self._authenticate)
         if not caller.can_call:
             raise InterlockError(
                 FORBIDDEN,

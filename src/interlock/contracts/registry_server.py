@@ -19,7 +19,7 @@ from interlock.core.journal.audit import Audit
 from interlock.core.pipeline.authentication import Authenticator
 from interlock.core.server.http.asgi import Receive, Scope, Send, respond_json
 from interlock.core.server.http.guard import Guard
-from interlock.core.server.http.plain_requests import words
+from interlock.core.server.http.plain_requests import error_body
 from interlock.core.server.http.resource_metadata import Challenges
 from interlock.core.server.http.router import AppRoute, RouteTable
 from interlock.core.server.http.server import HttpServer
@@ -63,7 +63,7 @@ class RegistryServer:
             challenges=Challenges(),
         )
         self._table = RouteTable(
-            [AppRoute(BASE, app, is_there=lambda: self._registry_service.is_available)]
+            [AppRoute(BASE, app, is_available=lambda: self._registry_service.is_available)]
         )
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}{BASE}"
 
@@ -81,4 +81,4 @@ class RegistryServer:
             await app(scope, receive, send)
         else:
             hint = f"Only {BASE} and the paths below it exist here."
-            await respond_json(send, 404, words("not_found", hint))
+            await respond_json(send, 404, error_body("not_found", hint))

@@ -41,10 +41,10 @@ _passes = 0
 def reach(point: str) -> None:
     """End the process if this is the crash point that the environment names."""
     if point == _POINT:
-        _die()
+        _kill_process()
 
 
-def _die() -> None:
+def _kill_process() -> None:
     global _passes
     _passes += 1
     if _passes > _SKIPPED_PASSES:

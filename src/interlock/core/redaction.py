@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 from msgspec.structs import replace
 
 from interlock.core.config.model import ServerConfig
-from interlock.core.config.problems import BadValue
+from interlock.core.config.problems import InvalidValueError
 from interlock.core.config.secrets import EnvReference, pieces
 from interlock.primitives.text import format_count
 
@@ -92,7 +92,7 @@ def mask(value: str) -> str:
     """Mask a secret value. References and the authentication scheme stay visible."""
     try:
         parts = list(pieces(value))
-    except BadValue:
+    except InvalidValueError:
         return MASK
     masked = ""
     for index, part in enumerate(parts):

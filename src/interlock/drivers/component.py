@@ -885,7 +885,7 @@ class Drivers:
         if self.lifecycle.drivers.get(driver.key) is not driver:
             return
         is_first = not driver.verified
-        driver.on_tools_listed(supervisor.offer.tools)
+        driver.on_tools_listed(supervisor.raw_offering.tools)
         if is_first:
             log_ready(driver)
         previous = driver.capabilities

@@ -56,7 +56,7 @@ class DriverSupervisor(Supervisor):
     @property
     def is_busy(self) -> bool:
         """Return whether a call waits for a response of the server."""
-        peer = self.peer
+        peer = self.upstream_client
         return peer is not None and any(
             pending.call is not None for pending in peer.pending.values()
         )
@@ -67,9 +67,9 @@ class DriverSupervisor(Supervisor):
         self.on_attempt()
         return result
 
-    def _on_ready(self, peer: Any, offer: Any) -> None:
+    def _on_ready(self, upstream_client: Any, raw_offering: Any) -> None:
         self.attempts = 0
-        super()._on_ready(peer, offer)
+        super()._on_ready(upstream_client, raw_offering)
         self.on_attempt()
 
     async def end(self) -> None:
@@ -151,7 +151,7 @@ class DriverServer:
         supervisor = self.supervisor
         if (
             supervisor is not None
-            and supervisor.peer is not None
+            and supervisor.upstream_client is not None
             and self._host.clock() < self._next_check_at
         ):
             return supervisor.start(call, handler)
@@ -170,12 +170,12 @@ class DriverServer:
     async def ensure_running(self) -> DriverSupervisor:
         """Start the server if necessary and return its supervisor. Raises InterlockError."""
         supervisor = self.supervisor
-        if supervisor is not None and supervisor.peer is not None:
+        if supervisor is not None and supervisor.upstream_client is not None:
             if self._host.clock() < self._next_check_at:
                 return supervisor
             await self._host.ensure_ready(self._driver)
             self._next_check_at = self._host.next_check_at(self._driver)
-            if self.supervisor is supervisor and supervisor.peer is not None:
+            if self.supervisor is supervisor and supervisor.upstream_client is not None:
                 return supervisor
         if self.closed:
             raise self._unavailable("the driver was removed")
@@ -224,7 +224,7 @@ class DriverServer:
     async def _wait_until_ready(self, supervisor: DriverSupervisor) -> None:
         """Wait until the server is ready or the attempts are used up. Raises InterlockError."""
         max_attempts = self._driver.manifest.connection.max_retries
-        while supervisor.peer is None:
+        while supervisor.upstream_client is None:
             if self.supervisor is not supervisor:
                 raise self._unavailable("it was stopped")
             error = supervisor.connector.last_error

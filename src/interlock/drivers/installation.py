@@ -26,7 +26,7 @@ import msgspec
 from msgspec import Struct
 
 from interlock.core.config import redact
-from interlock.core.config.problems import BadValue
+from interlock.core.config.problems import InvalidValueError
 from interlock.core.upstreams.oauth.urls import is_secure
 from interlock.core.upstreams.transports.process import child_environment
 from interlock.drivers import processes
@@ -517,7 +517,7 @@ async def _inspect_version(
         return VersionResult(problem=f"version_check.cmd: {reason}")
     try:
         fits = in_range(version, check.range)
-    except BadValue as error:
+    except InvalidValueError as error:
         return VersionResult(version, f"version_check: {error.message}")
     if not fits:
         return VersionResult(version, f"its version is {version}; {check.range} is required")

@@ -398,7 +398,7 @@ class DriverLifecycle:
     async def _ping(self, driver: Driver) -> None:
         """Ping a running server. A stopped server is not started for it."""
         supervisor = driver.supervisor
-        peer = None if supervisor is None else supervisor.peer
+        peer = None if supervisor is None else supervisor.upstream_client
         if peer is not None:
             await peer.request(PING if peer.era is Era.SESSION else TOOLS_LIST)
 

@@ -246,7 +246,7 @@ class DriverPublisher:
 
     def on_offer(self, driver: Driver, supervisor: Supervisor, *, others: Iterable[Driver]) -> None:
         """Publish the prompts and resources that a driver's server has listed."""
-        manifest, offer = driver.manifest, supervisor.offer
+        manifest, offer = driver.manifest, supervisor.raw_offering
         listed_capabilities = supervisor.capabilities
         capabilities: dict[str, Any] = {
             name: listed_capabilities[name]

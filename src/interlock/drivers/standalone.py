@@ -19,7 +19,7 @@ from interlock import __version__
 from interlock.core.call import Call, Client, Credentials, Outcome
 from interlock.core.config import Config, ServerConfig, resolve
 from interlock.core.upstreams.client import UpstreamClient
-from interlock.core.upstreams.listing import RawOffering, list_offer
+from interlock.core.upstreams.listing import RawOffering, list_offering
 from interlock.core.upstreams.outcome_future import OutcomeFuture
 from interlock.drivers.code_process import inspect_code
 from interlock.drivers.config import DriversConfig
@@ -178,7 +178,7 @@ async def open_server(
         )
         peer = await connector.connect()
         stack.push_async_callback(peer.close)
-        offer = await list_offer(peer, timeout=LIST_TIMEOUT_SECONDS)
+        offer = await list_offering(peer, timeout=LIST_TIMEOUT_SECONDS)
         yield StandaloneServer(
             manifest, peer, offer, connection.refused_places, connection.bound_secrets, location
         )

@@ -97,7 +97,7 @@ def status_of(driver: Driver, invalid: Sequence[str] = ()) -> DriverStatus:
         invalid: current problems of its file, which was valid when the driver was created.
     """
     manifest, supervisor, condition = driver.manifest, driver.supervisor, driver.condition
-    peer = None if supervisor is None else supervisor.peer
+    peer = None if supervisor is None else supervisor.upstream_client
     skills: dict[str, list[str]] = {}
     for prompt in manifest.prompts:
         if prompt.integrate_as == "skill_block":
@@ -174,7 +174,7 @@ def _state(driver: Driver) -> str:
         return "refused"
     if not condition.authed:
         return "unauthed"
-    if driver.supervisor is not None and driver.supervisor.peer is not None:
+    if driver.supervisor is not None and driver.supervisor.upstream_client is not None:
         return "running"
     if driver.problem or condition.install_failed or condition.version_problem:
         return "failing"

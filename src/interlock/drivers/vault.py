@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Struct
 
 from interlock.core.config import ConfigError
-from interlock.core.config.problems import BadValue
+from interlock.core.config.problems import InvalidValueError
 from interlock.errors import AUTH_REQUIRED, InterlockError
 from interlock.manifests import secret_names
 from interlock.manifests.model import SecretEntry, SecretsInventory
@@ -54,7 +54,7 @@ def entry_named(name: str, inventory: SecretsInventory) -> SecretEntry | None:
     """Return the secret of `${secrets.NAME}`. Raises VaultError if it is ambiguous."""
     try:
         return secret_names.find_entry(name, inventory)
-    except BadValue as error:
+    except InvalidValueError as error:
         raise VaultError(f"{error.message}: {error.hint}") from None
 
 

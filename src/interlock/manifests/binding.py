@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
-from interlock.core.config.problems import BadValue, one_of, quoted
+from interlock.core.config.problems import InvalidValueError, join_alternatives, quote
 from interlock.errors import ProtocolError
 from interlock.manifests.model import ArgumentMapping, ImplementedContract, ToolContract
 from interlock.manifests.ranges import in_range, newest
@@ -27,16 +27,16 @@ class EntryBinding(Struct, frozen=True):
 
 
 def choose_contract(text: str, version_range: str, versions: list[ToolContract]) -> ToolContract:
-    """Return the newest version of a contract in a range. Raises BadValue."""
+    """Return the newest version of a contract in a range. Raises InvalidValueError."""
     matches = {
         contract.version: contract
         for contract in versions
         if in_range(contract.version, version_range)
     }
     if not matches:
-        available = one_of(sorted(contract.version for contract in versions))
-        raise BadValue(
-            f"the driver requires {quoted(version_range)}, but {text} is {available}",
+        available = join_alternatives(sorted(contract.version for contract in versions))
+        raise InvalidValueError(
+            f"the driver requires {quote(version_range)}, but {text} is {available}",
             "change version to a range that includes it",
         )
     return matches[newest(list(matches))]

@@ -17,7 +17,12 @@ import jsonschema_rs
 from msgspec import Struct, field
 
 from interlock import errors
-from interlock.core.config.problems import BadValue, ConfigError, Problem, one_of
+from interlock.core.config.problems import (
+    ConfigError,
+    InvalidValueError,
+    Problem,
+    join_alternatives,
+)
 from interlock.errors import InterlockError
 from interlock.manifests import schemas
 from interlock.manifests.document import Caution, ManifestDocument, ManifestError, sort_problems
@@ -109,7 +114,7 @@ def define_driver(
             hooks[name] = dict(table)
     try:
         values = normalize_names(members, DRIVER, MCP)
-    except BadValue as bad:
+    except InvalidValueError as bad:
         raise ManifestError([*problems, _problem("", bad.message, bad.hint)]) from None
     problems += _field_problems(values)
     if problems:
@@ -167,9 +172,11 @@ def check_execute(definition: DriverDefinition, contract_ids: Iterable[str]) -> 
         return
     parts = []
     if missing := sorted(contracts - functions):
-        parts.append(f"it has no function for {one_of(missing)}")
+        parts.append(f"it has no function for {join_alternatives(missing)}")
     if surplus := sorted(functions - contracts):
-        parts.append(f"it has a function for {one_of(surplus)}, which the driver does not serve")
+        parts.append(
+            f"it has a function for {join_alternatives(surplus)}, which the driver does not serve"
+        )
     raise InterlockError(
         errors.failure_by_name("execute_binding_mismatch"),
         f"The execute of driver.py does not match implements: {'; '.join(parts)}.",
@@ -342,7 +349,7 @@ def define_tool(
         members["metadata"] = {**metadata, "contextSchema": members.pop("contextSchema")}
     try:
         values = normalize_names(members, TOOL)
-    except BadValue as bad:
+    except InvalidValueError as bad:
         raise ManifestError([_field_problem("", bad.message, bad.hint)]) from None
     return read_contract_fields(ManifestDocument(str(file), values), file).unwrap()
 
@@ -373,7 +380,7 @@ def define_secret(
     """
     try:
         values = normalize_names({**(definition or {}), **fields}, SECRET)
-    except BadValue as bad:
+    except InvalidValueError as bad:
         raise ManifestError([_field_problem("", bad.message, bad.hint)]) from None
     document = ManifestDocument(str(file), values)
     problems = [
@@ -422,25 +429,27 @@ def to_snake_case(name: str) -> str:
 def normalize_names(value: Any, *schemas: Schema) -> Any:
     """Return a value as plain data, with the field names of its schemas.
 
-    Raises BadValue if a field occurs in both spellings, if the value is not plain data, or if it is
-    nested too deeply.
+    Raises InvalidValueError if a field occurs in both spellings, if the value is not plain data,
+    or if it is nested too deeply.
     """
     return _normalize_names(value, schemas, 0)
 
 
 def _normalize_names(value: Any, schemas: Sequence[Schema], depth: int) -> Any:
     if depth > _MAX_DEPTH:
-        raise BadValue("this is nested too deeply", "use fewer levels")
+        raise InvalidValueError("this is nested too deeply", "use fewer levels")
     if isinstance(value, Mapping):
         branches = [branch for schema in schemas for branch in _branches(schema)]
         fields = {name for branch in branches for name in branch.get("properties", {})}
         result: dict[str, Any] = {}
         for key, inner in value.items():
             if not isinstance(key, str):
-                raise BadValue("a key is not text", "use names as keys")
+                raise InvalidValueError("a key is not text", "use names as keys")
             name = key if key in fields or to_snake_case(key) not in fields else to_snake_case(key)
             if name in result:
-                raise BadValue(f"{name} is passed twice", "remove one of the two spellings")
+                raise InvalidValueError(
+                    f"{name} is passed twice", "remove one of the two spellings"
+                )
             member_schemas = tuple(_member_schemas(branches, name))
             result[name] = _normalize_names(inner, member_schemas, depth + 1)
         return result
@@ -455,7 +464,9 @@ def _normalize_names(value: Any, schemas: Sequence[Schema], depth: int) -> Any:
         return [_normalize_names(inner, item_schemas, depth + 1) for inner in members]
     if value is None or isinstance(value, (str, bool, int, float)):
         return value
-    raise BadValue(f"{type(value).__name__} is not allowed in a manifest", "use plain data")
+    raise InvalidValueError(
+        f"{type(value).__name__} is not allowed in a manifest", "use plain data"
+    )
 
 
 def _branches(schema: Schema) -> Iterator[Schema]:

@@ -32,8 +32,8 @@ from interlock import errors
 from interlock.core.config import yaml_text
 from interlock.core.config.load import decode_text
 from interlock.core.config.problems import (
-    BadValue,
     ConfigError,
+    InvalidValueError,
     KeyPath,
     Problem,
     format_path,
@@ -574,7 +574,7 @@ class _StrictReader:
             ]
         try:
             return _read_scalar(node)
-        except BadValue as bad:
+        except InvalidValueError as bad:
             self.report(node, path, bad.message, bad.hint)
             return None
 
@@ -585,7 +585,7 @@ class _StrictReader:
             try:
                 fits = isinstance(key_node, ScalarNode) and yaml_text.tag_fits(key_node)
                 key = as_text(key_node) if fits else ""
-            except BadValue:
+            except InvalidValueError:
                 key = ""
             if not key:
                 self.report(key_node, path, "this key is not text", "write a word and a colon")
@@ -603,7 +603,7 @@ class _StrictReader:
 
 
 def _read_scalar(node: Node) -> Any:
-    """Return the value of a scalar by its tag. Raises BadValue."""
+    """Return the value of a scalar by its tag. Raises InvalidValueError."""
     if node.tag == TEXT:
         return as_text(node)
     if node.tag == NULL:
@@ -612,10 +612,12 @@ def _read_scalar(node: Node) -> Any:
         return node.value[0] in "tT"
     text: str = node.value
     if len(text) > _MAX_NUMBER_LENGTH:
-        raise BadValue("this number is too long", "write a smaller number, or put it in quotes")
+        raise InvalidValueError(
+            "this number is too long", "write a smaller number, or put it in quotes"
+        )
     if node.tag == INTEGER:
         return int(text, 0) if text[:2] in ("0o", "0x") else int(text)
     number = math.inf if text.lstrip("+-").lower() in (".inf", ".nan") else float(text)
     if not math.isfinite(number):
-        raise BadValue("a finite number is needed here", "write a smaller one")
+        raise InvalidValueError("a finite number is needed here", "write a smaller one")
     return number

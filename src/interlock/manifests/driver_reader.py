@@ -15,7 +15,14 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from interlock.core.config.problems import BadValue, ConfigError, KeyPath, Problem, one_of, quoted
+from interlock.core.config.problems import (
+    ConfigError,
+    InvalidValueError,
+    KeyPath,
+    Problem,
+    join_alternatives,
+    quote,
+)
 from interlock.manifests import lint, placeholders, schemas
 from interlock.manifests.document import (
     Caution,
@@ -47,7 +54,7 @@ DEPRECATED: Final = ("server_ref", "mcp_tools", "mcp_tool_name", "prompts_ref")
 """Fields that published texts about drivers mention, and no schema has."""
 
 ReadText = Callable[[str], str]
-"""Returns the text of a file that a manifest names. Raises BadValue."""
+"""Returns the text of a file that a manifest names. Raises InvalidValueError."""
 
 
 def translate(
@@ -97,7 +104,7 @@ def _server_ref(document: ManifestDocument, read_text: ReadText | None) -> list[
         ]
     try:
         block = read_server_config(msgspec.json.decode(read_text(path)))
-    except BadValue as bad:
+    except InvalidValueError as bad:
         return [document.problem(field, bad.message, bad.hint)]
     except (msgspec.DecodeError, RecursionError):
         return [document.problem(field, "the file is not JSON", "use server instead")]
@@ -109,7 +116,7 @@ def _server_ref(document: ManifestDocument, read_text: ReadText | None) -> list[
 def read_server_config(config: Any) -> dict[str, Any]:
     """Return the server block of a server.json, which has the format of AIP-32 or of an MCP client.
 
-    Raises BadValue.
+    Raises InvalidValueError.
     """
     if isinstance(config, dict):
         if isinstance(config.get("mcpServers"), dict) and len(config["mcpServers"]) == 1:
@@ -121,7 +128,7 @@ def read_server_config(config: Any) -> dict[str, Any]:
                 return {"kind": "remote", "url": config["url"]}
             if isinstance(config.get("command"), str):
                 return _command_server(config)
-    raise BadValue(
+    raise InvalidValueError(
         "the file names no server", "add kind, command or url to it, or use server instead"
     )
 
@@ -198,7 +205,7 @@ def check_universal_fields(document: ManifestDocument) -> list[Problem]:
             problems.append(
                 document.problem(
                     ("implements", index, "tool"),
-                    f"{quoted(entry['tool'])} is implemented twice",
+                    f"{quote(entry['tool'])} is implemented twice",
                     "keep one of the two entries",
                 )
             )
@@ -234,7 +241,7 @@ def check_mcp_fields(
             problems.append(
                 document.problem(
                     ("implements", index),
-                    f"{quoted(str(entry['tool']))} has no metadata.mcp, and no driver.py serves it",
+                    f"{quote(str(entry['tool']))} has no metadata.mcp, and no driver.py serves it",
                     "add metadata.mcp.tool_name: the name of the server's tool",
                 )
             )
@@ -242,8 +249,8 @@ def check_mcp_fields(
         problems.append(
             document.problem(
                 ("protocol_version",),
-                f"{quoted(values['protocol_version'])} is not a revision of MCP",
-                f"write {one_of(list(REVISIONS))}, or a prefix of one",
+                f"{quote(values['protocol_version'])} is not a revision of MCP",
+                f"write {join_alternatives(list(REVISIONS))}, or a prefix of one",
             )
         )
     for index, prompt in enumerate(values.get("prompts", ())):
@@ -284,7 +291,7 @@ def check_secrets(document: ManifestDocument) -> list[Problem]:
             continue
         try:
             names = placeholders.find_secret_names(text)
-        except BadValue as bad:
+        except InvalidValueError as bad:
             problems.append(document.problem(path, bad.message, bad.hint))
             continue
         problems += [
@@ -321,7 +328,7 @@ def _check_server(
             document.problem(
                 ("transport",),
                 f"a {kind} server does not support the transport {transport}",
-                f"write {one_of(TRANSPORTS[kind])}",
+                f"write {join_alternatives(TRANSPORTS[kind])}",
             )
         )
     elif kind == "docker" and transport != "stdio" and "port" not in server:
@@ -379,7 +386,7 @@ def _check_auth(document: ManifestDocument, auth: dict[str, Any]) -> Iterator[Pr
         if pattern is not None and not pattern.fullmatch(rest):
             yield document.problem(
                 ("auth", "expiry", "detect"),
-                f"{quoted(sign)} is not a valid sign of expiry",
+                f"{quote(sign)} is not a valid sign of expiry",
                 "write exit_code:4, http_status:401, exception:Name or header:NAME:VALUE",
             )
     completes = auth.get("login", {}).get("completes_when")
@@ -404,7 +411,7 @@ def _check_range(
 ) -> None:
     try:
         check_range(text)
-    except BadValue as bad:
+    except InvalidValueError as bad:
         problems.append(document.problem(path, bad.message, bad.hint))
 
 
@@ -548,7 +555,9 @@ def read_driver_fields(
                 try:
                     return read_source(find_inside(path, file.parent, home)).text
                 except ConfigError as error:
-                    raise BadValue(error.problems[0].message, error.problems[0].hint) from None
+                    raise InvalidValueError(
+                        error.problems[0].message, error.problems[0].hint
+                    ) from None
 
             problems, cautions = translate(document, read_text)
             values = document.value

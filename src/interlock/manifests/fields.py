@@ -21,7 +21,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, Union, get_args, 
 
 from msgspec import Meta, Struct, structs
 
-from interlock.core.config.problems import BadValue, KeyPath
+from interlock.core.config.problems import InvalidValueError, KeyPath
 from interlock.primitives.durations import (
     ISO_DURATION_HINT,
     ISO_DURATION_PATTERN,
@@ -30,7 +30,7 @@ from interlock.primitives.durations import (
 )
 
 Schema = dict[str, Any]
-FieldFault = tuple[KeyPath, BadValue]
+FieldFault = tuple[KeyPath, InvalidValueError]
 """The path of an invalid value, and its error."""
 
 
@@ -48,7 +48,7 @@ NOT_IN_FILE: Final = Meta(extra={"at": ()})
 
 
 def converter(convert: Callable[[Any], Any]) -> Meta:
-    """Declare a conversion of the value in the file. `convert` may raise BadValue."""
+    """Declare a conversion of the value in the file. `convert` may raise InvalidValueError."""
     return Meta(extra={"read": convert})
 
 
@@ -118,7 +118,7 @@ def _parse_seconds(text: str) -> float:
     try:
         return parse_duration(text, allow_iso=True, maximum=_MAX_SECONDS)
     except ValueError as error:
-        raise BadValue(str(error), ISO_DURATION_HINT) from None
+        raise InvalidValueError(str(error), ISO_DURATION_HINT) from None
 
 
 DURATION: Final = Meta(
@@ -290,7 +290,7 @@ def build(
             if field.convert is not None:
                 try:
                     value = field.convert(value, (*path, *field.path), faults)
-                except BadValue as error:
+                except InvalidValueError as error:
                     faults.append(((*path, *field.path), error))
                     continue
             fields[name] = value

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from interlock.core.config.problems import BadValue
+from interlock.core.config.problems import InvalidValueError
 
 _PLACEHOLDER: Final = re.compile(r"\$\$\{|\$\{secrets\.(?P<name>[^}]*)(?P<end>\}?)")
 _NAME: Final = re.compile(r"[A-Z][A-Z0-9_]*")
@@ -18,7 +18,7 @@ _HINT: Final = "write ${secrets.NAME} with capital letters, digits and _"
 
 
 def find_secret_names(text: str) -> tuple[str, ...]:
-    """Return the secrets in a text, each once, in order. Raises BadValue for an invalid
+    """Return the secrets in a text, each once, in order. Raises InvalidValueError for an invalid
     placeholder."""
     if "${" not in text:
         return ()
@@ -35,8 +35,8 @@ def has_placeholders(text: str) -> bool:
 
 
 def fill_placeholders(text: str, values: Mapping[str, str]) -> str:
-    """Return the text with the values of its secrets. Raises BadValue for a secret without a
-    value."""
+    """Return the text with the values of its secrets. Raises InvalidValueError for a secret
+    without a value."""
     if "${" not in text:
         return text
 
@@ -45,7 +45,7 @@ def fill_placeholders(text: str, values: Mapping[str, str]) -> str:
             return "${"
         name = _check_name(match)
         if name not in values:
-            raise BadValue(f"there is no secret {name}", "list it under auth.state.env")
+            raise InvalidValueError(f"there is no secret {name}", "list it under auth.state.env")
         return values[name]
 
     return _PLACEHOLDER.sub(replace, text)
@@ -54,8 +54,8 @@ def fill_placeholders(text: str, values: Mapping[str, str]) -> str:
 def _check_name(match: re.Match[str]) -> str:
     name = match["name"]
     if not match["end"]:
-        raise BadValue("${secrets. is not closed", _HINT)
+        raise InvalidValueError("${secrets. is not closed", _HINT)
     if not _NAME.fullmatch(name):
         # The name is not quoted: it may be the secret itself.
-        raise BadValue("this is not the name of a secret", _HINT)
+        raise InvalidValueError("this is not the name of a secret", _HINT)
     return name

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from semantic_version import NpmSpec, Version
 
-from interlock.core.config.problems import BadValue, quoted
+from interlock.core.config.problems import InvalidValueError, quote
 
 _MAX_LENGTH: Final = 200
 _AFTER_OPERATOR: Final = re.compile(r"(~>|[<>]=?|=|\^|~)\s+")
@@ -44,12 +44,13 @@ class _Bound(NamedTuple):
 
 
 def in_range(version: str, text: str) -> bool:
-    """Return whether a version is in a range. Raises BadValue for an invalid version or range."""
+    """Return whether a version is in a range. Raises InvalidValueError for an invalid version or
+    range."""
     return _in_range(version, text)
 
 
 def check_range(text: str) -> None:
-    """Raise BadValue for an invalid range."""
+    """Raise InvalidValueError for an invalid range."""
     _parse_range(text)
 
 
@@ -81,19 +82,19 @@ def _parse_version(text: str) -> Version:
             return Version(text).truncate("prerelease")
     except ValueError:
         pass
-    raise BadValue(f"{quoted(text)} is not a version", "write three numbers, such as 1.0.0")
+    raise InvalidValueError(f"{quote(text)} is not a version", "write three numbers, such as 1.0.0")
 
 
 @lru_cache(maxsize=1024)
 def _parse_range(text: str) -> tuple[tuple[_Bound, ...], ...]:
     if len(text) > _MAX_LENGTH:
-        raise BadValue(f"a version range has at most {_MAX_LENGTH} characters", _HINT)
+        raise InvalidValueError(f"a version range has at most {_MAX_LENGTH} characters", _HINT)
     plain = _LEADING_V.sub("", _AFTER_OPERATOR.sub(r"\1", text)).replace("~>", "~")
     try:
         return tuple(_parse_group(group) for group in plain.split("||"))
     except (ValueError, AttributeError, AssertionError, OverflowError):
         # The library raises unexpected exceptions for some invalid ranges.
-        raise BadValue(f"{quoted(text)} is not a version range", _HINT) from None
+        raise InvalidValueError(f"{quote(text)} is not a version range", _HINT) from None
 
 
 def _parse_group(group: str) -> tuple[_Bound, ...]:

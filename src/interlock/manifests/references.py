@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from interlock.core.config.problems import BadValue, quoted
+from interlock.core.config.problems import InvalidValueError, quote
 from interlock.manifests.document import ManifestDocument, ManifestError
 from interlock.manifests.driver_reader import load_driver, read_driver_fields
 from interlock.manifests.model import DriverManifest
@@ -77,14 +77,15 @@ class ReferenceKinds:
         return frozenset(self._checks)
 
     def register(self, kind: str, check: BodyCheck = _is_anything, *, owner: str = "") -> None:
-        """Register a kind. Raises BadValue for an invalid name, or one of another owner."""
+        """Register a kind. Raises InvalidValueError for an invalid name, or one of another
+        owner."""
         if not _KIND.fullmatch(kind):
-            raise BadValue(
-                f"{quoted(kind)} is not a valid kind of reference",
+            raise InvalidValueError(
+                f"{quote(kind)} is not a valid kind of reference",
                 "write small letters, digits and _, a letter first",
             )
         if kind in self._checks and self._owners[kind] != owner:
-            raise BadValue(
+            raise InvalidValueError(
                 f"the kind {kind} is registered already by {self._owners[kind] or 'another owner'}",
                 "use another name",
             )
@@ -92,33 +93,33 @@ class ReferenceKinds:
         self._owners[kind] = owner
 
     def register_driver(self, driver: DriverManifest) -> None:
-        """Register the kinds of a driver's resources. Raises BadValue."""
+        """Register the kinds of a driver's resources. Raises InvalidValueError."""
         for resource in driver.resources:
             if resource.integrate_as == "ref_kind":
                 check = _template_check(resource.uri_template)
                 self.register(resource.ref_kind_id, check, owner=driver.key)
 
     def parse(self, text: str, *, strict: bool = True) -> Reference:
-        """Parse a reference. Raises BadValue.
+        """Parse a reference. Raises InvalidValueError.
 
         Args:
             strict: whether an unknown kind is an error.
         """
         kind, colon, body = text.partition(":")
         if not colon or not _KIND.fullmatch(kind) or len(text) > _MAX_LENGTH:
-            raise BadValue(f"{quoted(text)} is not a reference", "write <kind>:<body>")
+            raise InvalidValueError(f"{quote(text)} is not a reference", "write <kind>:<body>")
         check = self._checks.get(kind)
         if check is None:
             if not strict:
                 return Reference(kind, body, known=False)
             suggestion = nearest(kind, self._checks)
-            raise BadValue(
-                f"there is no kind of reference {quoted(kind)}",
+            raise InvalidValueError(
+                f"there is no kind of reference {quote(kind)}",
                 f'did you mean "{suggestion}"?' if suggestion else "register it first",
             )
         if not check(body):
-            raise BadValue(
-                f"{quoted(body)} is not a valid body of {kind}", "check the text after the :"
+            raise InvalidValueError(
+                f"{quote(body)} is not a valid body of {kind}", "check the text after the :"
             )
         return Reference(kind, body)
 
@@ -145,7 +146,8 @@ _FORMS: Final = ("inline", "ref", "file")
 def resolve_driver(
     reference: Any, drivers: Mapping[str, DriverManifest], *, folder: Path, root: Path
 ) -> DriverManifest:
-    """Return the driver that a manifest in `folder` refers to. Raises BadValue or ManifestError.
+    """Return the driver that a manifest in `folder` refers to. Raises InvalidValueError or
+    ManifestError.
 
     Args:
         drivers: the drivers of the workspace, by `id@major`.
@@ -156,16 +158,16 @@ def resolve_driver(
     elif isinstance(reference, dict) and len(reference) == 1 and next(iter(reference)) in _FORMS:
         ((form, value),) = reference.items()
     else:
-        raise BadValue(
+        raise InvalidValueError(
             "this is not a reference to a driver", "write exactly one of inline, ref and file"
         )
     if form == "inline":
         if not isinstance(value, dict):
-            raise BadValue("inline takes the fields of a driver", "write them below it")
+            raise InvalidValueError("inline takes the fields of a driver", "write them below it")
         file = folder / "DRIVER.md"
         return read_driver_fields(ManifestDocument(str(file), value), file, root=root).unwrap()
     if not isinstance(value, str) or not value:
-        raise BadValue(f"{form} must be text", "write an id or a path")
+        raise InvalidValueError(f"{form} must be text", "write an id or a path")
     if form == "file":
         reading = load_driver(find_inside(value, folder, root), root=root)
         if reading.value is None:
@@ -182,7 +184,7 @@ def _find_by_id(text: str, drivers: Mapping[str, DriverManifest]) -> DriverManif
     if versions:
         return versions[newest(list(versions))]
     suggestion = nearest(text, [*drivers, *(driver.id for driver in drivers.values())])
-    raise BadValue(
-        f"there is no driver {quoted(text)}",
+    raise InvalidValueError(
+        f"there is no driver {quote(text)}",
         f'did you mean "{suggestion}"?' if suggestion else "check the id, or add its DRIVER.md",
     )

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Final, Literal, get_args
 import jsonschema_rs
 from jsonschema_rs import ValidationError, ValidationErrorKind
 
-from interlock.core.config.problems import KeyPath, Problem, one_of, quoted
+from interlock.core.config.problems import KeyPath, Problem, join_alternatives, quote
 from interlock.manifests.document import ManifestDocument
 from interlock.manifests.fields import Schema, derive_object_schema, text
 from interlock.manifests.model import (
@@ -369,7 +369,7 @@ class _Explainer:
                 return self._explain_branches(context, path, schema, value)
             case Kind.PropertyNames(error=inner):
                 key = str(inner.instance)
-                message = f"{quoted(key)} is not {schema.get('title', 'a key')}"
+                message = f"{quote(key)} is not {schema.get('title', 'a key')}"
                 hint = schema.get("description", "write another key")
                 return [self._document.problem((*path, key), message, hint)]
         message, hint = _explain_kind(error.kind, schema, value)
@@ -402,7 +402,7 @@ class _Explainer:
         for branch, errors in zip(branches, context, strict=False):
             if branch.get("type") == _type_of(value):
                 return self.explain_all(errors)
-        expected = one_of(
+        expected = join_alternatives(
             [_TYPE_NAMES.get(branch.get("type", ""), "a value") for branch in branches]
         )
         hint = schema.get("description", f"write {expected}")
@@ -416,21 +416,21 @@ def _explain_kind(kind: ValidationErrorKind, schema: Schema, value: Any) -> tupl
         case Kind.Type(types=types):
             if value is None:
                 return "the key has no value", "write a value, or remove the key"
-            expected_types = one_of([_TYPE_NAMES.get(name, name) for name in types])
+            expected_types = join_alternatives([_TYPE_NAMES.get(name, name) for name in types])
             message = f"expected {expected_types}, found {_describe_type(value)}"
             return message, _type_hint(types, schema, value)
         case Kind.Enum(options=options):
             choices = [str(option) for option in options]
-            label = quoted(value) if isinstance(value, str) else _describe_type(value)
+            label = quote(value) if isinstance(value, str) else _describe_type(value)
             similar_choice = nearest(value, choices) if isinstance(value, str) else ""
             if similar_choice:
                 return f"{label} is not one of the choices", f'did you mean "{similar_choice}"?'
-            return f"{label} is not one of the choices", f"write {one_of(choices)}"
+            return f"{label} is not one of the choices", f"write {join_alternatives(choices)}"
         case Kind.Constant(expected_value=expected):
             return f"this must be {expected}", f"write {expected}"
         case Kind.Pattern():
             quotable = isinstance(value, str) and title and not schema.get("writeOnly")
-            label = quoted(value) if quotable else "this"
+            label = quote(value) if quotable else "this"
             return f"{label} is not {title or 'a valid value'}", hint or "write another value"
         case Kind.MinLength():
             return "the text is too short", hint or "write a longer text, or remove the key"

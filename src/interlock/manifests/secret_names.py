@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
-from interlock.core.config.problems import BadValue
+from interlock.core.config.problems import InvalidValueError
 from interlock.manifests.model import SecretEntry, SecretsInventory
 
 _NO_NAME: Final = re.compile(r"[^A-Z0-9]")
@@ -33,10 +33,10 @@ def variable_name(entry: SecretEntry) -> str:
 
 
 def find_entry(name: str, inventory: SecretsInventory) -> SecretEntry | None:
-    """Return the secret for `${secrets.NAME}`. Raises BadValue for an ambiguous name."""
+    """Return the secret for `${secrets.NAME}`. Raises InvalidValueError for an ambiguous name."""
     slugs = _slugs_by_name(inventory).get(name, ())
     if len(slugs) > 1:
-        raise BadValue(
+        raise InvalidValueError(
             f"{name} is the name of {' and '.join(sorted(slugs))}",
             "give one of them another variable",
         )

@@ -14,7 +14,7 @@ from urllib.parse import unquote, urljoin
 import jsonschema_rs
 from msgspec import Struct
 
-from interlock.core.config.problems import ConfigError, KeyPath, Problem, quoted
+from interlock.core.config.problems import ConfigError, KeyPath, Problem, quote
 from interlock.manifests import schemas
 from interlock.manifests.document import (
     Caution,
@@ -79,7 +79,7 @@ def check_schema(schema: Any) -> list[SchemaFault]:
         return [SchemaFault((), "a schema must be an object here", "write {type: object, …}")]
     dialect = schema.get("$schema", DIALECT)
     if dialect != DIALECT and dialect != f"{DIALECT}#":
-        label = quoted(dialect) if isinstance(dialect, str) else "this dialect"
+        label = quote(dialect) if isinstance(dialect, str) else "this dialect"
         return [SchemaFault(("$schema",), f"{label} is not supported", f"write {DIALECT}")]
     excessive = SchemaWork(schema).compile_problem
     if excessive:
@@ -225,12 +225,12 @@ class _ReferenceCheck:
         address = self._resolve_address(source, target)
         if address in self._roots:
             if self._find_target(source, target) is None:
-                return SchemaFault(path, f"{quoted(target)} has no target", _DEFS_HINT)
+                return SchemaFault(path, f"{quote(target)} has no target", _DEFS_HINT)
             return None
         if address.startswith(_DIALECT_BASE) or schemas.find_schema(address) is not None:
             return None
         return SchemaFault(
-            path, f"a schema cannot refer to {quoted(target)}: nothing is fetched", _DEFS_HINT
+            path, f"a schema cannot refer to {quote(target)}: nothing is fetched", _DEFS_HINT
         )
 
     def _resolve_address(self, source: dict[str, Any], target: str) -> str:

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from msgspec import Struct, structs
 
-from interlock.core.config.problems import BadValue, ConfigError, Problem
+from interlock.core.config.problems import ConfigError, InvalidValueError, Problem
 from interlock.manifests import lint, placeholders
 from interlock.manifests.binding import (
     TOOL_UNAVAILABLE,
@@ -599,7 +599,7 @@ class _Scan:
             return ""
         try:
             path = self._finder.find(driver.auth.ref, str(driver.folder))
-        except BadValue as bad:
+        except InvalidValueError as bad:
             return _problem(driver, "auth.ref", bad.message, bad.hint)
         self._load_inventory(path)
         return path
@@ -630,7 +630,7 @@ class _Scan:
         for index, entry in enumerate(driver.implements):
             try:
                 contract = self._find_contract(driver, entry)
-            except BadValue as bad:
+            except InvalidValueError as bad:
                 code = TOOL_UNAVAILABLE
                 field = f"implements[{index}]"
                 problems.append(
@@ -667,18 +667,18 @@ class _Scan:
             workspace.serving[key] = (*workspace.serving.get(key, ()), driver.key)
 
     def _find_contract(self, driver: DriverManifest, entry: ImplementedContract) -> ToolContract:
-        """Return the contract of an entry. Raises BadValue."""
+        """Return the contract of an entry. Raises InvalidValueError."""
         if not is_path(entry.tool):
             versions = self._by_id.get(entry.tool)
             if not versions:
-                raise BadValue(
+                raise InvalidValueError(
                     f"there is no contract {entry.tool}", "check the id, or write a TOOL.md for it"
                 )
             return choose_contract(entry.tool, entry.version, versions)
         path = self._finder.find(entry.tool, str(driver.folder))
         contract = self._load_contract(path)
         if contract is None:
-            raise BadValue(f"the contract in {entry.tool} cannot be used", f"see {path}")
+            raise InvalidValueError(f"the contract in {entry.tool} cannot be used", f"see {path}")
         return choose_contract(contract.id, entry.version, [contract])
 
     def _secret_problems(self, driver: DriverManifest) -> list[Problem]:
@@ -690,7 +690,7 @@ class _Scan:
             hint = "list it in the SECRETS.md that auth.ref names"
             try:
                 find_entry(name, self._workspace.secrets)
-            except BadValue as bad:
+            except InvalidValueError as bad:
                 message, hint = bad.message, bad.hint
             problems.append(_problem(driver, "server", message, hint))
         return problems
@@ -702,7 +702,7 @@ class _Scan:
         try:
             path = self._finder.find(driver.runner, str(driver.folder))
             block = read_document(read_source(Path(path)).text, path).value
-        except BadValue as bad:
+        except InvalidValueError as bad:
             return driver, [_problem(driver, "runner", bad.message, bad.hint)]
         except ConfigError as error:
             return driver, [_problem(driver, "runner", error.problems[0].message, f"see {path}")]
@@ -711,7 +711,7 @@ class _Scan:
     def _skill_exists(self, driver: DriverManifest, path: str) -> bool:
         try:
             self._finder.find(path, str(driver.folder))
-        except BadValue:
+        except InvalidValueError:
             return False
         return True
 

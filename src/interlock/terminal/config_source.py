@@ -26,7 +26,7 @@ from interlock.core.config import (
     load_config,
 )
 from interlock.core.config.load import places_in
-from interlock.core.config.problems import BadValue, KeyPath, format_path
+from interlock.core.config.problems import InvalidValueError, KeyPath, format_path
 from interlock.core.config.quantities import check_listen
 from interlock.errors import CONFIG, InterlockError
 from interlock.terminal.feature_reports import load_reports
@@ -185,7 +185,7 @@ def read_listen_address(text: str | None) -> str | None:
         return None
     try:
         return check_listen(text)
-    except BadValue as bad:
+    except InvalidValueError as bad:
         raise typer.BadParameter(f"{bad.message}; {bad.hint}") from None
 
 

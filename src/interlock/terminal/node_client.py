@@ -121,7 +121,7 @@ class NodeClient:
 
     def __init__(
         self,
-        peer: UpstreamClient,
+        upstream_client: UpstreamClient,
         config: Config,
         unready_servers: tuple[str, ...],
         running_node: TargetNode | None,
@@ -131,7 +131,7 @@ class NodeClient:
         """Servers that a temporary node could not start."""
         self.temporary = running_node is None
         """True if the node was started for this command and stops with it."""
-        self._peer = peer
+        self._upstream_client = upstream_client
         self._running_node = running_node
 
     def list_unready_upstreams(self) -> list[UpstreamSummary]:
@@ -151,7 +151,7 @@ class NodeClient:
 
         The counter tools of aggregators are left out: `status` has their numbers.
         """
-        definitions = await list_tools(self._peer, timeout=_LIST_TIMEOUT_SECONDS)
+        definitions = await list_tools(self._upstream_client, timeout=_LIST_TIMEOUT_SECONDS)
         return [raw for raw in definitions if not _is_counter(raw)]
 
     async def operation_names(self) -> list[str]:
@@ -160,7 +160,7 @@ class NodeClient:
         This switches the connection to an AQL view, permanently. Raises InterlockError and
         TimeoutError.
         """
-        self._peer.notify(CHOSEN, {"view": "aql-single"})
+        self._upstream_client.notify(CHOSEN, {"view": "aql-single"})
         (endpoint,) = await self.list_tools()
         name = msgspec.json.decode(endpoint, type=_NamedItem).name
         params: dict[str, Any] = {"query": "operations"}
@@ -198,7 +198,7 @@ class NodeClient:
 
         Raises InterlockError, and TimeoutError after `timeout`.
         """
-        client = Client(self._peer.era, self._peer.revision)
+        client = Client(self._upstream_client.era, self._upstream_client.revision)
         call = Call(mcp.TOOLS_CALL, "cli", Credentials("local"), client)
         call.extra_params = {
             "name": Raw(msgspec.json.encode(name)),
@@ -210,7 +210,7 @@ class NodeClient:
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
         call.on_notification = on_notification
-        exchange = self._peer.start(call, OutcomeFuture("on the command line", future))
+        exchange = self._upstream_client.start(call, OutcomeFuture("on the command line", future))
         try:
             async with asyncio.timeout(timeout):
                 return await future
@@ -269,10 +269,12 @@ async def connect_to_node(
             transport = await _connect_in_process(node_started)
         elif target.config_error is not None:
             node_discovery.print_earlier_config_note(target.config_error)
-        peer = UpstreamClient("the node", transport, msgspec.json.encode(CLIENT_INFO))
-        stack.push_async_callback(peer.close)
-        await negotiate_revision(peer, session_first=False, timeout=_CONNECT_TIMEOUT_SECONDS)
-        yield NodeClient(peer, target.config, unready_servers, connected_target)
+        upstream_client = UpstreamClient("the node", transport, msgspec.json.encode(CLIENT_INFO))
+        stack.push_async_callback(upstream_client.close)
+        await negotiate_revision(
+            upstream_client, session_first=False, timeout=_CONNECT_TIMEOUT_SECONDS
+        )
+        yield NodeClient(upstream_client, target.config, unready_servers, connected_target)
 
 
 async def connect_if_running(config: Config, base_dir: Path) -> UnixTransport | None:

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import typer
 
 from interlock.core.config import ServerConfig
-from interlock.core.config.problems import BadValue
+from interlock.core.config.problems import InvalidValueError
 from interlock.core.config.quantities import VARIABLE_PATTERN, check_url, default_segment
 from interlock.core.config.secrets import escape
 
@@ -84,7 +84,7 @@ def read_server(
             raise typer.BadParameter("--env is for a command. With --url, use --header.")
         try:
             check_url(url)
-        except BadValue as error:
+        except InvalidValueError as error:
             raise typer.BadParameter(f"--url: {error.message}; {error.hint}.") from None
         return ServerConfig(
             url=url, headers=dict(_read_header(text) for text in header), expose="transparent"

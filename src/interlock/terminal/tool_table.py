@@ -164,7 +164,7 @@ def _find_owner(
         if name.startswith(prefix):
             shown = name[len(prefix) :]
             for upstream_name, renamed in server.rename.items():
-                if names.LeafNames().take(renamed) == names.LeafNames().take(shown):
+                if names.LeafNames().assign_name(renamed) == names.LeafNames().assign_name(shown):
                     return key, server, upstream_name
             return key, server, shown
     # The node can use another config than the one that was read.

@@ -18,11 +18,11 @@ from interlock.core.server.http.asgi import Receive, Scope, Send, read_json, res
 from interlock.core.server.http.guard import Guard
 from interlock.core.server.http.plain_requests import (
     FIELDS,
-    call_of,
-    caller_of,
     check_origin,
-    turn_away,
-    words,
+    create_call,
+    error_body,
+    reject_request,
+    resolve_caller,
 )
 from interlock.core.server.http.resource_metadata import Challenges
 from interlock.core.server.http.router import AppRoute, Route
@@ -77,8 +77,8 @@ class AdminApp:
 
     def routes(self) -> Sequence[Route]:
         return (
-            AppRoute(PARTICIPANTS_PATH, self, is_there=self._has_admins),
-            AppRoute(TOPICS_PATH, self, is_there=self._has_admins, below=False),
+            AppRoute(PARTICIPANTS_PATH, self, is_available=self._has_admins),
+            AppRoute(TOPICS_PATH, self, is_available=self._has_admins, includes_subpaths=False),
         )
 
     def _has_admins(self) -> bool:
@@ -86,14 +86,14 @@ class AdminApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
-        call = call_of(scope, _METHOD)
+        call = create_call(scope, _METHOD)
         try:
             status, body = await self._serve(
                 scope, receive, call, path.removeprefix(PARTICIPANTS_PATH)
             )
         except InterlockError as error:
             self._on_rejected(call, error)
-            await turn_away(send, error, call, self._challenges)
+            await reject_request(send, error, call, self._challenges)
         else:
             await respond_json(send, status, body, FIELDS)
 
@@ -108,13 +108,13 @@ class AdminApp:
             return self._list_topics(scope["method"], call, get_parameter(parameters, "topic"))
         id = path.removeprefix("/").removesuffix(_CAPABILITIES_SUFFIX)
         if path and not (path.endswith(_CAPABILITIES_SUFFIX) and id):
-            return 404, words(
+            return 404, error_body(
                 "not_found",
                 f"This path does not exist. Use {PARTICIPANTS_PATH} or "
                 f"{PARTICIPANTS_PATH}/ID{_CAPABILITIES_SUFFIX}.",
             )
         if scope["method"] != ("POST" if path else "GET"):
-            return 405, words("method_not_allowed", "Use POST." if path else "Use GET.")
+            return 405, error_body("method_not_allowed", "Use POST." if path else "Use GET.")
         topic = get_parameter(parameters, "topic")
         if not path:
             connections = [
@@ -129,7 +129,7 @@ class AdminApp:
 
     def _list_topics(self, method: str, call: Call, topic: str | None) -> tuple[int, object]:
         if method != "GET":
-            return 405, words("method_not_allowed", "Use GET.")
+            return 405, error_body("method_not_allowed", "Use GET.")
         topics = describe_topics(self._gateway, topic)
         self._audit.record(call, OK, 0, f"{len(topics)} shown")
         return 200, {"topics": topics}
@@ -151,6 +151,6 @@ class AdminApp:
 
     async def _authenticate_admin(self, call: Call) -> Caller:
         """Authenticate the caller and check that it is an administrator. Raises InterlockError."""
-        call.caller = caller = await caller_of(call, self._authenticate)
+        call.caller = caller = await resolve_caller(call, self._authenticate)
         require_administrator(self._gateway.config, caller)
         return caller

@@ -52,7 +52,7 @@ class Topics(FeatureComponent):
         catalog: Catalog,
         audit: Audit,
         approvals: Approvals | None,
-        hello: ServerInfo,
+        server_info: ServerInfo,
         node_info: bytes,
         upstreams: UpstreamRegistry,
         guard: Guard,
@@ -70,7 +70,7 @@ class Topics(FeatureComponent):
         self._catalog = catalog
         self._audit = audit
         self._approvals = approvals
-        self._hello = hello
+        self._server_info = server_info
         self._node_info = node_info
         self._registry = upstreams
         self._recorder = recorder
@@ -125,7 +125,7 @@ class Topics(FeatureComponent):
             audit=self._audit,
         )
         socket_route = WebSocketRoute(
-            self._path, self.handle_upgrade, title="topics", is_there=self._has_rooms
+            self._path, self.handle_upgrade, title="topics", is_available=self._has_rooms
         )
         return (socket_route, *app.routes())
 
@@ -134,7 +134,7 @@ class Topics(FeatureComponent):
         if self._has_rooms():
             self.endpoint.handle_upgrade(upgrade)
         else:
-            upgrade.refuse(404, "This node has no topics.")
+            upgrade.reject(404, "This node has no topics.")
 
     def _has_rooms(self) -> bool:
         return bool(self.gateway.config.rooms)
@@ -216,7 +216,7 @@ class Topics(FeatureComponent):
             id=settings.node,
             pipeline=self._pipeline,
             approvals=self._approvals,
-            hello=self._hello,
+            server_info=self._server_info,
             catalog=self._catalog,
             audit=self._audit,
             call_soon=loop.call_soon,
@@ -254,7 +254,7 @@ def create(context: NodeContext) -> Topics:
         catalog=context.catalog,
         audit=context.audit,
         approvals=context.approving.approvals,
-        hello=context.hello,
+        server_info=context.server_info,
         node_info=context.node_info,
         upstreams=context.upstreams,
         guard=context.guard,

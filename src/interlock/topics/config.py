@@ -20,7 +20,7 @@ from interlock.core.config.section import (
     Segment,
     Size,
     Text,
-    says,
+    help_text,
 )
 from interlock.core.config.trust import EffectName
 from interlock.protocol.kinds import INVISIBLE
@@ -60,38 +60,46 @@ class ParticipantConfig(Section, frozen=True):
     """A participant of a topic and its capabilities. The first entry that matches a caller
     applies."""
 
-    callers: Annotated[list[Glob], says("Globs of callers.")] = field(default_factory=list)
-    roles: Annotated[list[Text], says("Or callers with any of these roles.")] = field(
+    callers: Annotated[list[Glob], help_text("Globs of callers.")] = field(default_factory=list)
+    roles: Annotated[list[Text], help_text("Or callers with any of these roles.")] = field(
         default_factory=list
     )
-    id: Annotated[Text | None, says("Id in the topic. Default: the caller's name.")] = None
-    profile: Annotated[ProfileName | None, says("Set of capabilities. Default: the topic's.")] = (
-        None
-    )
+    id: Annotated[Text | None, help_text("Id in the topic. Default: the caller's name.")] = None
+    profile: Annotated[
+        ProfileName | None, help_text("Set of capabilities. Default: the topic's.")
+    ] = None
     capabilities: Annotated[
-        list[Text], says("Further kinds it may send, such as mcp/request:tools/*.")
+        list[Text], help_text("Further kinds it may send, such as mcp/request:tools/*.")
     ] = field(default_factory=list)
     routing: Annotated[
-        Routing, says("directed: it does not get messages that are addressed only to others.")
+        Routing, help_text("directed: it does not get messages that are addressed only to others.")
     ] = "all"
 
 
 class ParticipantUpstream(Section, frozen=True):
     """A participant whose tools are in the catalog of the node."""
 
-    segment: Annotated[Segment, says("Segment of its tool names. Default: made from its id.")] = ""
-    allow: Annotated[list[Glob], says("Globs of tools to list. Default: all.")] = field(
+    segment: Annotated[
+        Segment, help_text("Segment of its tool names. Default: made from its id.")
+    ] = ""
+    allow: Annotated[list[Glob], help_text("Globs of tools to list. Default: all.")] = field(
         default_factory=list
     )
-    deny: Annotated[list[Glob], says("Globs of tools not to list.")] = field(default_factory=list)
+    deny: Annotated[list[Glob], help_text("Globs of tools not to list.")] = field(
+        default_factory=list
+    )
     effects: Annotated[
         dict[Glob, EffectName],
-        says("Effects of tools, by glob. They override what the participant declares."),
+        help_text("Effects of tools, by glob. They override what the participant declares."),
     ] = field(default_factory=dict)
-    trust_annotations: Annotated[bool, says("Trust the annotations of its tools.")] = False
-    timeout: Annotated[Duration | None, says("Deadline of a call. Default: the node's.")] = None
-    grace: Annotated[DurationOrZero, says("How long its tools stay listed after it leaves.")] = 60.0
-    enabled: Annotated[bool, says("false: do not use it as an upstream.")] = True
+    trust_annotations: Annotated[bool, help_text("Trust the annotations of its tools.")] = False
+    timeout: Annotated[Duration | None, help_text("Deadline of a call. Default: the node's.")] = (
+        None
+    )
+    grace: Annotated[
+        DurationOrZero, help_text("How long its tools stay listed after it leaves.")
+    ] = 60.0
+    enabled: Annotated[bool, help_text("false: do not use it as an upstream.")] = True
 
 
 class TopicConfig(Section, frozen=True):
@@ -103,60 +111,68 @@ class TopicConfig(Section, frozen=True):
 
     access: Annotated[
         Access,
-        says(
+        help_text(
             "restricted: callers in `participants`; private: every known caller; public: also "
             "callers without a token."
         ),
     ] = "restricted"
     participants: Annotated[
-        list[ParticipantConfig], says("Who may join. The first match applies.")
+        list[ParticipantConfig], help_text("Who may join. The first match applies.")
     ] = field(default_factory=list)
     profile: Annotated[
         ProfileName,
-        says("Default profile of participants, and of callers that match no participant."),
+        help_text("Default profile of participants, and of callers that match no participant."),
     ] = "initial"
-    anonymous: Annotated[ProfileName, says("Profile of callers without a token.")] = "initial"
+    anonymous: Annotated[ProfileName, help_text("Profile of callers without a token.")] = "initial"
     node: Annotated[
-        Text | None, says("Id under which the node takes part. Default: it does not.")
+        Text | None, help_text("Id under which the node takes part. Default: it does not.")
     ] = None
     upstreams: Annotated[
-        dict[Text, ParticipantUpstream], says("Participants that are upstreams of the node, by id.")
+        dict[Text, ParticipantUpstream],
+        help_text("Participants that are upstreams of the node, by id."),
     ] = field(default_factory=dict)
     record: Annotated[
         Literal["off", "heads", "full"],
-        says("What to write to the journal, by a participant with the id recorder."),
+        help_text("What to write to the journal, by a participant with the id recorder."),
     ] = "off"
     notice: Annotated[
-        bool, says("Tell the others when a participant sends a kind that it may not.")
+        bool, help_text("Tell the others when a participant sends a kind that it may not.")
     ] = False
-    max_participants: Annotated[Count, says("Maximum number of participants.")] = 1_000
+    max_participants: Annotated[Count, help_text("Maximum number of participants.")] = 1_000
     max_guests: Annotated[
         Count | None,
-        says("Maximum number of guests (without a token). Default: half of `max_participants`."),
+        help_text(
+            "Maximum number of guests (without a token). Default: half of `max_participants`."
+        ),
     ] = None
     guest_message: Annotated[
         Size,
-        says("Maximum size of a message of a guest. Others: 1 MiB."),
+        help_text("Maximum size of a message of a guest. Others: 1 MiB."),
     ] = 64 * 1024
-    queue: Annotated[Count, says("Maximum number of messages queued for a slow reader.")] = 1_000
-    queue_bytes: Annotated[Size, says("Maximum size of these messages.")] = 4 * MEBIBYTE
+    queue: Annotated[Count, help_text("Maximum number of messages queued for a slow reader.")] = (
+        1_000
+    )
+    queue_bytes: Annotated[Size, help_text("Maximum size of these messages.")] = 4 * MEBIBYTE
     unread: Annotated[
-        Size, says("Maximum size of queued messages of the whole topic. Guests get half of it.")
+        Size,
+        help_text("Maximum size of queued messages of the whole topic. Guests get half of it."),
     ] = 64 * MEBIBYTE
     overflow: Annotated[
         Literal["report", "close"],
-        says("report: tell a slow reader what it lost; close: disconnect it (code 1013)."),
+        help_text("report: tell a slow reader what it lost; close: disconnect it (code 1013)."),
     ] = "report"
     stalled: Annotated[
-        Duration, says("Disconnect a participant that reads nothing for this time.")
+        Duration, help_text("Disconnect a participant that reads nothing for this time.")
     ] = 30.0
-    ping: Annotated[Duration, says("Ping a participant that sends nothing for this time.")] = 30.0
+    ping: Annotated[Duration, help_text("Ping a participant that sends nothing for this time.")] = (
+        30.0
+    )
     messages_per_second: Annotated[
-        Count | None, says("Rate limit of one participant. Default: no limit.")
+        Count | None, help_text("Rate limit of one participant. Default: no limit.")
     ] = None
     record_per_second: Annotated[
         Count,
-        says(
+        help_text(
             "Maximum average rate at which messages of one participant are recorded; of all "
             "together ten times that."
         ),
@@ -177,20 +193,20 @@ class TopicsConfig(FeatureSection, frozen=True):
 
     path: Annotated[
         Annotated[str, Meta(pattern=PATH_PATTERN, extra={"kind": "path"})],
-        says("Path of the WebSocket."),
+        help_text("Path of the WebSocket."),
     ] = "/ws"
     admins: Annotated[
         list[Glob],
-        says("Globs of callers that may change capabilities of others. Default: none."),
+        help_text("Globs of callers that may change capabilities of others. Default: none."),
     ] = field(default_factory=list)
     max_connections: Annotated[
         Count | None,
-        says(
+        help_text(
             "Maximum number of connections to all topics together. Default: half of the open "
             "file limit."
         ),
     ] = None
-    rooms: Annotated[dict[Text, TopicConfig], says("Topics by name or glob.")] = field(
+    rooms: Annotated[dict[Text, TopicConfig], help_text("Topics by name or glob.")] = field(
         default_factory=dict
     )
 

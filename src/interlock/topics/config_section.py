@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from interlock.core.config.feature_sections import SectionDefinition, find_used_paths
 from interlock.core.config.model import Config, ServerConfig
-from interlock.core.config.problems import KeyPath, quoted
+from interlock.core.config.problems import KeyPath, quote
 from interlock.core.config.quantities import default_segment
 from interlock.core.config.reader import NodeReader
 from interlock.protocol.kinds import find_pattern_problem
@@ -49,7 +49,7 @@ def check_topics(reader: NodeReader, values: dict[str, Any]) -> None:
         if not _TOPIC.fullmatch(name):
             reader.report(
                 path,
-                f"{quoted(name)} is not a valid topic name",
+                f"{quote(name)} is not a valid topic name",
                 "use letters, digits, dots, dashes and underscores, and * ? [ ] in a glob",
             )
         _check_room(reader, path, name, topic)
@@ -59,7 +59,7 @@ def check_topics(reader: NodeReader, values: dict[str, Any]) -> None:
             if covering_glob is not None:
                 reader.report(
                     path,
-                    f"{quoted(covering_glob)} above it matches every topic that this entry matches",
+                    f"{quote(covering_glob)} above it matches every topic that this entry matches",
                     "move this entry up: the first glob that matches a topic applies",
                 )
         for id, upstream in topic.upstreams.items():
@@ -67,7 +67,7 @@ def check_topics(reader: NodeReader, values: dict[str, Any]) -> None:
             if segment in segments:
                 reader.report(
                     (*path, "upstreams", id),
-                    f"another server has the segment {quoted(segment)}",
+                    f"another server has the segment {quote(segment)}",
                     "set another one: segment: NAME",
                 )
             segments[segment] = path
@@ -140,12 +140,12 @@ def _check_room(reader: NodeReader, path: KeyPath, name: str, topic: TopicConfig
                 "the recorder" if id == RECORDER else "another participant"
             )
             reader.report(
-                (*entry_path, "id"), f"{owner} has the id {quoted(id)}", "choose another id"
+                (*entry_path, "id"), f"{owner} has the id {quote(id)}", "choose another id"
             )
         elif id in other_names:
             reader.report(
                 (*entry_path, "id"),
-                f"a caller of another participant has the name {quoted(id)}",
+                f"a caller of another participant has the name {quote(id)}",
                 "choose another id: readers would confuse the two",
             )
         used_ids.add(id)
@@ -175,7 +175,7 @@ def _check_participant(reader: NodeReader, path: KeyPath, entry: ParticipantConf
         if problem:
             reader.report(
                 (*path, "capabilities", number),
-                f"{quoted(pattern)} grants nothing: {problem}",
+                f"{quote(pattern)} grants nothing: {problem}",
                 "use a kind, such as chat or mcp/request:tools/*",
             )
 
@@ -184,7 +184,7 @@ def _check_id(reader: NodeReader, path: KeyPath, id: str) -> None:
     if not is_readable_id(id):
         reader.report(
             path,
-            f"{quoted(id)} is not a valid participant id",
+            f"{quote(id)} is not a valid participant id",
             f"use at most {MAX_PARTICIPANT_ID} visible characters without spaces",
         )
     elif is_gateway_id(id):

@@ -98,7 +98,7 @@ class TopicsEndpoint:
         try:
             check_unique_headers(upgrade.headers)
             fields = upgrade.fields
-            refusal = self._guard.refusal(fields.get(b"host"), fields.get(b"origin"))
+            refusal = self._guard.find_rejection(fields.get(b"host"), fields.get(b"origin"))
             if refusal is not None:
                 raise InterlockError(FOREIGN_ORIGIN, refusal)
             credentials = read_join_credentials(upgrade.headers)
@@ -189,10 +189,10 @@ class TopicsEndpoint:
     ) -> None:
         status = error.failure.http
         lines = _RETRY_AFTER if status == 503 else b""
-        challenge = self._challenges.challenge(error, shown=credentials.bearer is not None)
+        challenge = self._challenges.challenge(error, has_token=credentials.bearer is not None)
         if challenge is not None:
             lines += b"WWW-Authenticate: %b\r\n" % challenge
-        upgrade.refuse(status, error.message, lines)
+        upgrade.reject(status, error.message, lines)
 
     def _reject_for_retry(
         self, upgrade: WebSocketRequest, pending_identity: PendingIdentity
@@ -203,7 +203,7 @@ class TopicsEndpoint:
             task = asyncio.ensure_future(pending_identity.resolve())
             self._identity_tasks.add(task)
             task.add_done_callback(self._identity_tasks.discard)
-        upgrade.refuse(503, pending_identity.message, _RETRY_AFTER)
+        upgrade.reject(503, pending_identity.message, _RETRY_AFTER)
 
     # -- members
 

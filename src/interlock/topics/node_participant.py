@@ -244,7 +244,7 @@ class NodeParticipant:
         id: str,
         pipeline: Pipeline,
         approvals: Approvals | None,
-        hello: ServerInfo,
+        server_info: ServerInfo,
         catalog: Catalog,
         audit: Audit | None,
         call_soon: Callable[[Callable[[], None]], Any],
@@ -275,9 +275,11 @@ class NodeParticipant:
         self._disconnecting: set[Member] = set()
         """Members whose messages are ignored until they are disconnected."""
         self._closed = False
-        self._requests = NodeRequestHandler(self, pipeline, catalog=catalog, hello=hello)
+        self._requests = NodeRequestHandler(
+            self, pipeline, catalog=catalog, server_info=server_info
+        )
         self._proposals = ProposalHandler(
-            self, pipeline, approvals, hello=hello, audit=audit, fulfilments=fulfilments
+            self, pipeline, approvals, server_info=server_info, audit=audit, fulfilments=fulfilments
         )
         self._member = gateway.add_member(
             room.name,

@@ -460,13 +460,13 @@ class ParticipantConnector:
         self._transport = transport = ParticipantTransport(
             self._key, self.participant, self._send_message
         )
-        peer = UpstreamClient(self._key, transport, self._node_info)
+        upstream_client = UpstreamClient(self._key, transport, self._node_info)
         try:
-            await self._initialize(peer)
+            await self._initialize(upstream_client)
         except BaseException:
-            await peer.close()
+            await upstream_client.close()
             raise
-        return peer
+        return upstream_client
 
     async def _wait_for_participant(self) -> None:
         """Wait until the participant is present and either has changed or the backoff has
@@ -489,18 +489,22 @@ class ParticipantConnector:
             if self.is_present:
                 return
 
-    async def _initialize(self, peer: UpstreamClient) -> None:
+    async def _initialize(self, upstream_client: UpstreamClient) -> None:
         can_initialize = self._grants.grants(f"{RESPONSE}:{mcp.INITIALIZE}")
         if can_initialize:
             # No response and errors are allowed: participants need no handshake.
             with contextlib.suppress(InterlockError):
-                await negotiate_revision(peer, session_first=True, timeout=self._initialize_timeout)
-        if peer.closed.done():
-            raise InterlockError(UPSTREAM_UNAVAILABLE, f"{self._key}: {peer.closed.result()}")
-        if not peer.capabilities:
-            peer.set_revision(mcp.Era.SESSION, REVISION)
-            peer.capabilities = {"tools": {}}
-        if peer.server_info.get("name") == _NODE_SERVER_NAME and not self._allow_node:
+                await negotiate_revision(
+                    upstream_client, session_first=True, timeout=self._initialize_timeout
+                )
+        if upstream_client.closed.done():
+            raise InterlockError(
+                UPSTREAM_UNAVAILABLE, f"{self._key}: {upstream_client.closed.result()}"
+            )
+        if not upstream_client.capabilities:
+            upstream_client.set_revision(mcp.Era.SESSION, REVISION)
+            upstream_client.capabilities = {"tools": {}}
+        if upstream_client.server_info.get("name") == _NODE_SERVER_NAME and not self._allow_node:
             raise self._node_error()
 
     def _node_error(self) -> InterlockError:
@@ -522,12 +526,12 @@ class ParticipantConnector:
     def retry_after_ms(self) -> int | None:
         return ABSENT_RETRY_MS
 
-    def check_offering(self, offer: RawOffering) -> None:
+    def check_offering(self, raw_offering: RawOffering) -> None:
         """Raise InterlockError if the participant has left in the meantime, or if its tools show
         that it is a node."""
         if not self.is_present:
             raise InterlockError(UPSTREAM_UNAVAILABLE, f"{self._key} has left the room.")
-        tools = [_read_tool(tool) for tool in offer.tools]
+        tools = [_read_tool(tool) for tool in raw_offering.tools]
         node_hops = max(
             (tool.meta.hops for tool in tools if self._is_allowed(tool.name)), default=0
         )

@@ -356,7 +356,7 @@ class ProposalHandler:
         pipeline: Pipeline,
         approvals: Approvals | None,
         *,
-        hello: ServerInfo,
+        server_info: ServerInfo,
         audit: Audit | None,
         fulfilments: Fulfilments | None = None,
     ) -> None:
@@ -368,7 +368,7 @@ class ProposalHandler:
         self._participant = participant
         self._pipeline = pipeline
         self._approvals = approvals
-        self._hello = hello
+        self._server_info = server_info
         self._journal = ProposalJournal(audit)
         self._outcomes = ProposalOutcomes()
         self.node_proposals = NodeProposals(self._outcomes, approvals, participant.topic)
@@ -685,7 +685,9 @@ class ProposalHandler:
         client = make_client(proposed.participant)
         if outcome is not None:
             try:
-                result = convert_result(outcome, client, self._hello.server_info, mcp.TOOLS_CALL)
+                result = convert_result(
+                    outcome, client, self._server_info.server_info, mcp.TOOLS_CALL
+                )
                 payload = jsonrpc.result_response(id, result)
             except InterlockError as conversion_error:
                 error = conversion_error

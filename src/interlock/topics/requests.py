@@ -84,12 +84,12 @@ class NodeRequestHandler:
         pipeline: Pipeline,
         *,
         catalog: Catalog,
-        hello: ServerInfo,
+        server_info: ServerInfo,
     ) -> None:
         self._participant = participant
         self._pipeline = pipeline
         self._catalog = catalog
-        self._hello = hello
+        self._server_info = server_info
         self._pending: dict[str, dict[str, RoomRequest]] = {}
         """By participant and envelope id. JSON-RPC ids may repeat: a restarted program counts from
         the beginning."""
@@ -241,7 +241,7 @@ class NodeRequestHandler:
             self._identity_tasks.add(task)
             task.add_done_callback(self._identity_tasks.discard)
             return
-        result = self._hello.initialize_result(REVISION)
+        result = self._server_info.initialize_result(REVISION)
         self._respond(room_request, jsonrpc.result_response(room_request.id, result))
 
     async def _retry_initialize(
@@ -267,7 +267,9 @@ class NodeRequestHandler:
         room_request = cast("RoomRequest", call.context)
         if outcome is not None:
             try:
-                result = convert_result(outcome, call.client, self._hello.server_info, call.method)
+                result = convert_result(
+                    outcome, call.client, self._server_info.server_info, call.method
+                )
                 self._respond(room_request, jsonrpc.result_response(room_request.id, result))
                 return
             except InterlockError as conversion_error:

@@ -59,12 +59,12 @@ class CallerTokens(UpstreamExtension):
         registrar.grants.keys = issuer.keys.jwks
         issuer.on_new_keys(registrar.keys_changed)
 
-    def prepare_connection(self, peer: UpstreamClient, key: str) -> None:
+    def prepare_connection(self, upstream_client: UpstreamClient, key: str) -> None:
         """Add caller tokens to the calls of a subserver. Other upstreams are not changed."""
-        record = self._registrar.subserver(key) if peer.speaks_ax else None
+        record = self._registrar.subserver(key) if upstream_client.speaks_ax else None
         if record is None:
             return
-        peer.hop_token_encoder = HopTokens(
+        upstream_client.hop_token_encoder = HopTokens(
             self._issuer.minter,
             record.subserver_id,
             issuer=lambda: self._registrar.aggregator_id,

@@ -140,10 +140,10 @@ class ChildConnector(Connector):
     def retry_after_ms(self) -> int | None:
         return find_retry_ms(self._session)
 
-    def check_offering(self, offer: RawOffering) -> None:
+    def check_offering(self, raw_offering: RawOffering) -> None:
         """Check the tools that the child offers. Raises InterlockError."""
         if self._session is not None:
-            self._session.check_offering(offer)
+            self._session.check_offering(raw_offering)
 
 
 # -- The process of a child, which uses MCP-AX on its stdin and stdout.

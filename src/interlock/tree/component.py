@@ -294,10 +294,10 @@ class Tree(FeatureComponent, UpstreamExtension):
         """Accept a WebSocket of a subserver, by the same rules as for callers."""
         fields = upgrade.fields
         call = Call(ax.REGISTER, AX_PROTOCOL, upgrade.credentials, _CLIENT)
-        rejection = self._guard.refusal(fields.get(b"host"), fields.get(b"origin"))
+        rejection = self._guard.find_rejection(fields.get(b"host"), fields.get(b"origin"))
         if rejection is not None:
             self._pipeline.record_rejection(call, InterlockError(FOREIGN_ORIGIN, rejection))
-            upgrade.refuse(403, rejection)
+            upgrade.reject(403, rejection)
             return
         try:
             caller = self._pipeline.admit(call)
@@ -305,11 +305,11 @@ class Tree(FeatureComponent, UpstreamExtension):
         except PendingIdentity as pending_identity:
             # Reject now and resolve the identity in the background, for the next attempt.
             self._resolve_identity(pending_identity)
-            upgrade.refuse(503, pending_identity.message, b"Retry-After: 1\r\n")
+            upgrade.reject(503, pending_identity.message, b"Retry-After: 1\r\n")
             return
         except InterlockError as error:
             challenge = b"WWW-Authenticate: Bearer\r\n" if error.failure.http == 401 else b""
-            upgrade.refuse(error.failure.http, error.message, challenge)
+            upgrade.reject(error.failure.http, error.message, challenge)
             return
         # Without tokens any local program can connect, so the node buffers little data for it.
         channel = upgrade.accept(label=upgrade.credentials.peer, max_message=MAX_UNREGISTERED)
@@ -365,20 +365,20 @@ class Tree(FeatureComponent, UpstreamExtension):
         return {
             "registered": "aggregator" if record.role == "aggregator" else "leaf",
             # A subserver that registers again is ready after it has listed its tools.
-            "degraded": supervisor.peer is None,
+            "degraded": supervisor.upstream_client is None,
             "transport_class": record.transport_class,
             "min_latency_class": None if link is None else link.min_latency_class,
         }
 
-    def prepare_connection(self, peer: UpstreamClient, key: str) -> None:
+    def prepare_connection(self, upstream_client: UpstreamClient, key: str) -> None:
         """Forward the notifications of a subserver, within its rate limit."""
         record = self.subserver(key)
         if record is None:
             return
-        peer.segment = record.segment
-        peer.notification_limiter = self._limiter_for(record)
-        peer.mute = not record.offers.notifications
-        peer.on_notification = self.announce
+        upstream_client.segment = record.segment
+        upstream_client.notification_limiter = self._limiter_for(record)
+        upstream_client.mute = not record.offers.notifications
+        upstream_client.on_notification = self.announce
 
     def _create_subserver_upstream(self, record: SubserverRecord, dial_in: DialIn) -> Supervisor:
         return self._create_upstream(record.key, self._server_config(record), dial_in)
@@ -437,11 +437,11 @@ class Tree(FeatureComponent, UpstreamExtension):
     def nodes_below(self) -> dict[str, UpstreamClient]:
         """Return the connected nodes below, by upstream key."""
         return {
-            key: upstream.peer
+            key: upstream.upstream_client
             for key, record in self.subservers().items()
             if record.role == "aggregator"
             and isinstance(upstream := self._upstreams.get(key), Supervisor)
-            and upstream.peer is not None
+            and upstream.upstream_client is not None
         }
 
     async def view(self, params: Raw | UnsetType = UNSET) -> TreeNode:
@@ -464,7 +464,10 @@ class Tree(FeatureComponent, UpstreamExtension):
             servers=self._configured(),
             subservers=subservers,
         )
-        child_peers = {subservers[key].segment: peer for key, peer in self.nodes_below().items()}
+        child_peers = {
+            subservers[key].segment: upstream_client
+            for key, upstream_client in self.nodes_below().items()
+        }
         return await gather_tree(own_node, child_peers, timeout=timeout, levels=levels)
 
     def status(self) -> TreeStatus:
@@ -552,7 +555,7 @@ class Tree(FeatureComponent, UpstreamExtension):
     def _converse(self, channel: Channel, registrant: Registrant) -> AxConversation:
         return AxConversation(
             pipeline=self._pipeline,
-            hello=self._server_info,
+            server_info=self._server_info,
             listeners=self._listeners,
             send=channel.send,
             peer=channel.peer,

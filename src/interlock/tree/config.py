@@ -10,7 +10,7 @@ from msgspec import Meta, field
 from msgspec.structs import replace
 
 from interlock.core.config.model import LatencyClass
-from interlock.core.config.problems import BadValue, ConfigError
+from interlock.core.config.problems import ConfigError, InvalidValueError
 from interlock.core.config.quantities import PATH_PATTERN, check_parent_url
 from interlock.core.config.secrets import resolve, resolve_files
 from interlock.core.config.section import (
@@ -22,8 +22,8 @@ from interlock.core.config.section import (
     Section,
     Segment,
     Text,
+    help_text,
     kind,
-    says,
 )
 from interlock.core.config.trust import BudgetConfig
 from interlock.core.pipeline.authentication import PARENT_KIND
@@ -39,14 +39,14 @@ class SubserverLink(Section, frozen=True):
     """Settings for one subserver, by its segment."""
 
     min_latency_class: Annotated[
-        LatencyClass | None, says("Fastest latency class that is shown for its tools.")
+        LatencyClass | None, help_text("Fastest latency class that is shown for its tools.")
     ] = None
     timeout: Annotated[
         Duration | None,
-        says("Deadline of calls to it. Default: by the latency classes of its tools."),
+        help_text("Deadline of calls to it. Default: by the latency classes of its tools."),
     ] = None
     budget: Annotated[
-        BudgetConfig | None, says("Budget of this subserver, instead of `subservers.budget`.")
+        BudgetConfig | None, help_text("Budget of this subserver, instead of `subservers.budget`.")
     ] = None
 
 
@@ -57,47 +57,51 @@ class SubserversConfig(FeatureSection, frozen=True):
     RENAMED: ClassVar[Mapping[str, str]] = {"most": "max_registrations"}
     RESTART = ("enabled", "path", "store")
 
-    enabled: Annotated[bool, says("Accept registrations.")] = True
+    enabled: Annotated[bool, help_text("Accept registrations.")] = True
     path: Annotated[
         Annotated[str, Meta(pattern=PATH_PATTERN, extra={"kind": "path"})],
-        says("WebSocket path for registrations. The state folder also has a Unix socket, ax.sock."),
+        help_text(
+            "WebSocket path for registrations. The state folder also has a Unix socket, ax.sock."
+        ),
     ] = "/ax"
-    max_registrations: Annotated[Count, says("Maximum number of registrations.")] = 10_000
+    max_registrations: Annotated[Count, help_text("Maximum number of registrations.")] = 10_000
     grace: Annotated[
         DurationOrZero,
-        says("Time for which the tools of a lost subserver stay listed, as degraded."),
+        help_text("Time for which the tools of a lost subserver stay listed, as degraded."),
     ] = 300.0
     list_ttl: Annotated[
-        Duration, says("Time after which the list of a subserver is fetched again.")
+        Duration, help_text("Time after which the list of a subserver is fetched again.")
     ] = 60.0
     budget: BudgetConfig = field(default_factory=BudgetConfig)
     notifications_per_second: Annotated[
-        Count, says("Maximum number of forwarded notifications per second and subserver.")
+        Count, help_text("Maximum number of forwarded notifications per second and subserver.")
     ] = 100
     notifications_kept: Annotated[
         Annotated[int, Meta(ge=0)],
-        says("Maximum number of queued notifications per subserver. Then the oldest are dropped."),
+        help_text(
+            "Maximum number of queued notifications per subserver. Then the oldest are dropped."
+        ),
     ] = 1_000
     proof: Annotated[
         ProofPolicy,
-        says(
+        help_text(
             "Which subservers with mutating tools must prove their authority: those on other "
             "machines, all, or none."
         ),
     ] = "remote"
     trust: Annotated[
         list[Text],
-        says("Files with public keys (PEM, JWK or JWKS) that verify proofs of authority."),
+        help_text("Files with public keys (PEM, JWK or JWKS) that verify proofs of authority."),
     ] = field(default_factory=list)
     sticky: Annotated[
-        bool, says("Reserve a segment for its last authority, also after it has disconnected.")
+        bool, help_text("Reserve a segment for its last authority, also after it has disconnected.")
     ] = True
     store: Annotated[
         Text | None,
-        says("SQLite file for registrations that several nodes of a tree share."),
+        help_text("SQLite file for registrations that several nodes of a tree share."),
     ] = None
     links: Annotated[
-        dict[Segment, SubserverLink], says("Settings of single subservers, by segment.")
+        dict[Segment, SubserverLink], help_text("Settings of single subservers, by segment.")
     ] = field(default_factory=dict)
 
     def paths(self) -> Iterable[str]:
@@ -115,34 +119,34 @@ class ParentConfig(FeatureSection, frozen=True):
 
     url: Annotated[
         Annotated[str, kind("parent_url")],
-        says("wss://host/ax, ws://127.0.0.1:port/ax or unix:/path/to/ax.sock."),
+        help_text("wss://host/ax, ws://127.0.0.1:port/ax or unix:/path/to/ax.sock."),
     ]
     segment: Annotated[
-        Segment, says("Segment of this node at the parent. Its tool names begin with it.")
+        Segment, help_text("Segment of this node at the parent. Its tool names begin with it.")
     ]
     backup: Annotated[
         list[Annotated[str, kind("parent_url")]],
-        says("Other parents, tried in this order if the first cannot be reached."),
+        help_text("Other parents, tried in this order if the first cannot be reached."),
     ] = field(default_factory=list)
-    token: Annotated[SecretReference | None, says("Bearer token for the parent, by reference.")] = (
-        None
-    )
+    token: Annotated[
+        SecretReference | None, help_text("Bearer token for the parent, by reference.")
+    ] = None
     heartbeat: Annotated[
-        DurationOrZero, says("Interval of heartbeats to the parent. 0: no heartbeats.")
+        DurationOrZero, help_text("Interval of heartbeats to the parent. 0: no heartbeats.")
     ] = 5.0
     authority: Annotated[
         Annotated[str, kind("authority")] | None,
-        says("Owner of the segment, such as dns:edge01.factory.example.com."),
+        help_text("Owner of the segment, such as dns:edge01.factory.example.com."),
     ] = None
     authority_key: Annotated[
         SecretReference | None,
-        says("Private key (PEM) that proves the authority, by reference: ${file:path}."),
+        help_text("Private key (PEM) that proves the authority, by reference: ${file:path}."),
     ] = None
-    ca: Annotated[Text | None, says("CA file for the parent's certificate.")] = None
+    ca: Annotated[Text | None, help_text("CA file for the parent's certificate.")] = None
     certificate: Annotated[
-        Text | None, says("Client certificate (PEM) of this node for the parent.")
+        Text | None, help_text("Client certificate (PEM) of this node for the parent.")
     ] = None
-    key: Annotated[Text | None, says("File with the private key of the certificate.")] = None
+    key: Annotated[Text | None, help_text("File with the private key of the certificate.")] = None
 
     def private_files(self) -> Iterable[str]:
         return () if self.key is None else (self.key,)
@@ -166,7 +170,7 @@ def resolve_parent(
     def address(text: str) -> str:
         try:
             return check_parent_url(resolve_text(text) or "")
-        except BadValue as bad:
+        except InvalidValueError as bad:
             raise ConfigError.of(f"the parent's address: {bad.message}", bad.hint) from None
 
     return replace(

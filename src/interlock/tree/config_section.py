@@ -8,7 +8,7 @@ from interlock.core.config import quantities
 from interlock.core.config.feature_sections import SectionDefinition
 from interlock.core.config.model import Config
 from interlock.core.config.own_node import is_own_url
-from interlock.core.config.problems import KeyPath, quoted
+from interlock.core.config.problems import KeyPath, quote
 from interlock.core.config.reader import NodeReader
 from interlock.core.config.trust import BudgetConfig
 from interlock.protocol.mcpax import MAX_INTERVAL_MS, RESERVED_SEGMENTS
@@ -56,7 +56,7 @@ def _check_reserved(reader: NodeReader, values: dict[str, Any]) -> None:
             problem_path = path if path in reader.places else path[:-1]
             reader.report(
                 problem_path,
-                f"{quoted(segment)} is the name of a built-in tool and cannot be a segment",
+                f"{quote(segment)} is the name of a built-in tool and cannot be a segment",
                 "choose another segment",
             )
 

@@ -54,22 +54,22 @@ async def open_mcp_client(
     Raises InterlockError, and closes the channel then.
     """
     transport = ChannelTransport(label, session.channel, session.on_channel_closed)
-    peer = UpstreamClient(label, transport, node_info, mask=mask)
-    peer.client_capabilities = client_capabilities
-    peer.speaks_ax = True
-    peer.on_ax = session.on_message
+    upstream_client = UpstreamClient(label, transport, node_info, mask=mask)
+    upstream_client.client_capabilities = client_capabilities
+    upstream_client.speaks_ax = True
+    upstream_client.on_ax = session.on_message
     session.attach_transport(transport)
     transport.listen()
     try:
-        await negotiate_revision(peer, session_first=False, timeout=timeout)
+        await negotiate_revision(upstream_client, session_first=False, timeout=timeout)
     except BaseException:
         if wait_for_close:
-            await peer.close()
+            await upstream_client.close()
         else:
             transport.hang_up()
-            peer.on_transport_lost("closed by the node")
+            upstream_client.on_transport_lost("closed by the node")
         raise
-    return peer
+    return upstream_client
 
 
 class DialIn:
@@ -109,12 +109,12 @@ class DialIn:
             session, self._key, self._own_info, client_capabilities, wait_for_close=False
         )
 
-    def check_offering(self, offer: RawOffering) -> None:
+    def check_offering(self, raw_offering: RawOffering) -> None:
         """Check the tools that the subserver offers. Raises InterlockError."""
         session = self._session
         if session is None or not session.is_registered:
             raise InterlockError(UPSTREAM_UNAVAILABLE, f"{self._key} is no longer registered.")
-        session.check_offering(offer)
+        session.check_offering(raw_offering)
 
     @property
     def list_kinds(self) -> frozenset[str]:

@@ -59,14 +59,14 @@ class AxConversation(Conversation):
     """The conversation with one parent. It receives and sends complete messages."""
 
     speaks_ax = True
-    most_under_way = 100_000
+    max_open_requests = 100_000
     """The callers of the whole tree share this channel. The pipeline has a limit for all."""
 
     def __init__(
         self,
         *,
         pipeline: Pipeline,
-        hello: ServerInfo,
+        server_info: ServerInfo,
         listeners: ChangeListeners,
         send: Callable[[bytes], None],
         peer: str,
@@ -84,7 +84,7 @@ class AxConversation(Conversation):
         """
         super().__init__(
             pipeline=pipeline,
-            hello=hello,
+            server_info=server_info,
             listeners=listeners,
             send=send,
             face=AX_PROTOCOL,
@@ -104,11 +104,11 @@ class AxConversation(Conversation):
         self._last_suffix_offset = 0
         """The last `_meta` as the end of a message, and the (negative) offset of its beginning."""
         # Look up these attributes once, not for every call.
-        self.most_under_way = type(self).most_under_way
-        self._heard = self._hear
+        self.max_open_requests = type(self).max_open_requests
+        self._notification_callback = self._on_call_notification
         self._over = self._done
 
-    def take(self, data: bytes) -> None:
+    def process_message(self, data: bytes) -> None:
         offset = self._last_suffix_offset
         if data[offset:] == self._last_suffix:
             # The end of the message equals the last `_meta`, which is long. It is really a `_meta`
@@ -117,11 +117,11 @@ class AxConversation(Conversation):
             if request is not None and request.params.meta is UNSET:
                 if self._begin(request, self._last_call_meta):
                     return
-                super().take(data)
+                super().process_message(data)
                 return
         request = mcp.decode_tool_call(data)
         if request is None or not self._begin(request, self._find_call_meta(request, data)):
-            super().take(data)
+            super().process_message(data)
 
     # -- requests and notifications to the parent
 
@@ -228,28 +228,29 @@ class AxConversation(Conversation):
 
     def _begin(self, request: mcp.ToolCall, call_meta: _CallMeta | None) -> bool:
         """Start a plain call. Return False if the call needs the general path."""
-        params, under_way = request.params, self._under_way
+        params, open_calls = request.params, self._open_calls
         # Not `bytes(…)`, which takes twice the time.
         id = b"" + request.id
         if (
             call_meta is None
-            or id in under_way
+            or id in open_calls
             or id in self._subscriptions
             or not (id.isdigit() or id[:1] == b'"')
-            or len(under_way) >= self.most_under_way
+            or len(open_calls) >= self.max_open_requests
         ):
             return False
         client, meta, hop, credentials = call_meta
         call = Call(
             mcp.TOOLS_CALL, AX_PROTOCOL, credentials, client, params.name, "", None,
-            params.arguments, meta, None, None, self._heard, self._over, None, hop, id,
+            params.arguments, meta, None, None, self._notification_callback, self._over, None, hop,
+            id,
         )  # fmt: skip
-        under_way[id] = call
+        open_calls[id] = call
         try:
             self._pipeline.begin(call)
         except Exception:
             _log.exception("parent: internal error in a request")
-            under_way.pop(id, None)
+            open_calls.pop(id, None)
             failed = InterlockError(INTERNAL, "Internal error. See the log of the node.")
             self.send_error(id, failed, client)
         return True
@@ -292,7 +293,7 @@ class AxConversation(Conversation):
         # Another value is an invalid token, and must not be treated like a missing one.
         return replace(self._credentials, hop_token=token if isinstance(token, str) else "")
 
-    def _hear(self, call: Call, method: str, params: bytes | Raw) -> None:
+    def _on_call_notification(self, call: Call, method: str, params: bytes | Raw) -> None:
         self._send(
             jsonrpc.notification(method, add_request_id(params, cast("bytes", call.context)))
         )

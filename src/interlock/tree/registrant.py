@@ -234,7 +234,7 @@ class ParentLink(Protocol):
     def ended_by(self) -> ParentRejectionError | None:
         """The reason for which the parent ended the registration, if it sent a known one."""
 
-    def take(self, data: bytes) -> None:
+    def process_message(self, data: bytes) -> None:
         """Process a message from the parent."""
 
     def request(self, method: str, params: bytes) -> asyncio.Future[bytes]:
@@ -987,7 +987,7 @@ class Registrant:
         self._channel = channel
         self._conversation = conversation = self._converse(channel, self)
         channel.on_close = lambda reason: self._on_channel_closed(conversation, reason)
-        channel.on_message = conversation.take
+        channel.on_message = conversation.process_message
 
     def _on_channel_closed(self, conversation: ParentLink, reason: str) -> None:
         if conversation is not self._conversation or self._channel is None:

@@ -850,14 +850,14 @@ class Registrar:
     def renew_lease(self, session: AxSession) -> None:
         self._leases.renew(session)
 
-    def check_offering(self, session: AxSession, offer: RawOffering) -> None:
+    def check_offering(self, session: AxSession, raw_offering: RawOffering) -> None:
         record = self._find_registration(session)
         if record is None:
             raise InterlockError(UPSTREAM_UNAVAILABLE, "The subserver is no longer registered.")
         info = record.info
         if not info.verified and requires_proof(self._settings.proof, info.peer):
             try:
-                reject_mutable_tools(info.segment, offer.tools)
+                reject_mutable_tools(info.segment, raw_offering.tools)
             except InterlockError as error:
                 self.dismiss(session, error)
                 raise

@@ -86,7 +86,7 @@ class SessionRegistrar(Protocol):
     def renew_lease(self, session: AxSession) -> None:
         """Renew the lease of a subserver without heartbeats."""
 
-    def check_offering(self, session: AxSession, offer: RawOffering) -> None:
+    def check_offering(self, session: AxSession, raw_offering: RawOffering) -> None:
         """Check the tools that a subserver offers. Raises InterlockError, and ends the session."""
 
     def dismiss(self, session: AxSession, error: InterlockError) -> None:

@@ -359,8 +359,8 @@ class AxSession:
         """Handle the end of the channel."""
         self._handle_event(SessionEvent.CLOSED, error=InterlockError(UNKNOWN_SESSION, reason))
 
-    def check_offering(self, offer: RawOffering) -> None:
-        self._registrar.check_offering(self, offer)
+    def check_offering(self, raw_offering: RawOffering) -> None:
+        self._registrar.check_offering(self, raw_offering)
 
     # -- events
 

@@ -60,7 +60,7 @@ class NodeContext(NamedTuple):
     pipeline: Pipeline
     seals: StateSealer
     change_listeners: ChangeListeners
-    hello: ServerInfo
+    server_info: ServerInfo
     introduce: Callable[[], Introduction]
     introduction_changed: Callable[[], None]
     """Reports that `Component.introductions` returns something else now."""

@@ -164,6 +164,6 @@ class HopTokenConnector(Connector):
             clock=self._clock,
             header_source=stamp,
         )
-        peer = await self._open(server, link, promises, session_first)
-        peer.hop_token_encoder = stamp
-        return peer
+        upstream_client = await self._open(server, link, promises, session_first)
+        upstream_client.hop_token_encoder = stamp
+        return upstream_client

@@ -43,7 +43,7 @@ segments = st.from_regex(r"[a-z0-9_-]{1,63}", fullmatch=True)
     ],
 )
 def test_makes_segment_from_tool_name(name: str, segment: str) -> None:
-    assert LeafNames().take(name) == segment
+    assert LeafNames().assign_name(name) == segment
     assert names.is_valid_segment(segment)
 
 
@@ -55,19 +55,25 @@ def test_rejects_invalid_segment(name: str) -> None:
 def test_numbers_clashing_names() -> None:
     leaves = LeafNames()
     taken = [
-        leaves.take(name) for name in ("getuser", "getUser", "get.user", "get_user", "GETUSER")
+        leaves.assign_name(name)
+        for name in ("getuser", "getUser", "get.user", "get_user", "GETUSER")
     ]
     assert taken == ["getuser", "getuser_2", "get_user", "get_user_2", "getuser_3"]
 
 
 def test_uses_each_number_once() -> None:
     leaves = LeafNames()
-    assert [leaves.take(name) for name in ("a_2", "a", "A", "a_2")] == ["a_2", "a", "a_3", "a_2_2"]
+    assert [leaves.assign_name(name) for name in ("a_2", "a", "A", "a_2")] == [
+        "a_2",
+        "a",
+        "a_3",
+        "a_2_2",
+    ]
 
 
 def test_shortens_long_name_for_number() -> None:
     leaves = LeafNames()
-    first, *others = [leaves.take("x" * 70) for _ in range(12)]
+    first, *others = [leaves.assign_name("x" * 70) for _ in range(12)]
     assert first == "x" * 63
     assert others[0] == "x" * 61 + "_2"
     assert others[-1] == "x" * 60 + "_12"
@@ -76,7 +82,7 @@ def test_shortens_long_name_for_number() -> None:
 @given(st.lists(any_name, max_size=40))
 def test_segments_are_valid_and_distinct(tool_names: list[str]) -> None:
     leaves = LeafNames()
-    taken = [leaves.take(name) for name in tool_names]
+    taken = [leaves.assign_name(name) for name in tool_names]
     assert all(names.is_valid_segment(segment) for segment in taken)
     assert len(set(taken)) == len(taken)
 
@@ -90,9 +96,9 @@ def test_numbers_ten_thousand_equal_names_quickly() -> None:
             return super().__contains__(name)
 
     leaves = LeafNames()
-    leaves._taken = Counting()
+    leaves._used_names = Counting()
     for number in range(10_000):
-        leaves.take(chr(0x4E00 + number) * 3)
+        leaves.assign_name(chr(0x4E00 + number) * 3)
     assert Counting.looked_up < 30_000
 
 

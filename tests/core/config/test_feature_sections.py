@@ -20,7 +20,7 @@ from interlock.core.config.feature_sections import (
 from interlock.core.config.load import peek_config
 from interlock.core.config.reader import NodeReader
 from interlock.core.config.reference import config_reference
-from interlock.core.config.section import Count, FeatureSection, Text, says
+from interlock.core.config.section import Count, FeatureSection, Text, help_text
 
 
 class Lamps(FeatureSection, frozen=True):
@@ -29,8 +29,8 @@ class Lamps(FeatureSection, frozen=True):
     KEY = "lamps"
     RESTART = ("path",)
 
-    most: Annotated[Count, says("The most lamps at once.")] = 3
-    path: Annotated[Text, says("Where they are.")] = "/lamps"
+    most: Annotated[Count, help_text("The most lamps at once.")] = 3
+    path: Annotated[Text, help_text("Where they are.")] = "/lamps"
 
 
 class Anchor(FeatureSection, frozen=True):
@@ -38,7 +38,7 @@ class Anchor(FeatureSection, frozen=True):
 
     KEY = "anchor"
 
-    weight: Annotated[Count, says("In kilograms.")]
+    weight: Annotated[Count, help_text("In kilograms.")]
 
 
 def check_lamps(reader: NodeReader, values: dict[str, Any]) -> None:

@@ -108,7 +108,7 @@ def test_import_omits_the_node(tmp_path: Path) -> None:
         },
     )
     own = Config(listen="127.0.0.1:9")
-    result = import_client_configs([path], home=tmp_path, cwd=tmp_path, own=own)
+    result = import_client_configs([path], home=tmp_path, cwd=tmp_path, own_config=own)
     assert list(result.servers) == ["jira"]
     # What only the node itself would need is not asked for.
     assert result.variables == []

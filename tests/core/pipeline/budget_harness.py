@@ -47,7 +47,7 @@ class BudgetHarness:
     def __init__(self, config: BudgetsConfig, idle: float = IDLE) -> None:
         self.clock = ManualClock()
         self.budgets = Budgets(self.clock, lambda: 1_700_000_000.0 + self.clock() - 1000)
-        self.sessions = Sessions(most=100, idle=idle, clock=self.clock)
+        self.sessions = Sessions(max_sessions=100, idle=idle, clock=self.clock)
         self.budgets.configure(config, idle=idle)
 
     def session(self, who: str = "ada") -> Any:

@@ -16,7 +16,7 @@ from interlock.core.server.http.credentials import (
     read_credentials,
     read_scope_credentials,
 )
-from interlock.core.server.http.plain_requests import call_of
+from interlock.core.server.http.plain_requests import create_call
 
 TOKENS = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1)
 
@@ -61,7 +61,8 @@ def test_reads_credentials_of_asgi_scope() -> None:
 
 def test_keeps_supplied_peer() -> None:
     assert (
-        call_of(make_scope((b"via", b"1.1 proxy")), "x", peer="local").credentials.peer == "local"
+        create_call(make_scope((b"via", b"1.1 proxy")), "x", peer="local").credentials.peer
+        == "local"
     )
 
 

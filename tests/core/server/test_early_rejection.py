@@ -233,7 +233,7 @@ class PendingAuthenticator:
     def count_waiting(self) -> int:
         face = self._node.node.listeners._mcp_endpoint
         assert face is not None
-        return len(face.answering._pending_identities)
+        return len(face.responder._pending_identities)
 
 
 def test_reads_no_body_during_token_check(

@@ -9,7 +9,7 @@ from interlock.core.server.http.guard import Guard, peer_name
 
 def is_accepted(guard: Guard, host: str | None, origin: str | None = None) -> bool:
     return (
-        guard.refusal(
+        guard.find_rejection(
             None if host is None else host.encode(), None if origin is None else origin.encode()
         )
         is None
@@ -93,12 +93,12 @@ def test_accepts_own_origin_at_default_port(secure: bool, port: int) -> None:
 
 def test_rejection_names_setting_to_change() -> None:
     guard = Guard("127.0.0.1", 8420)
-    assert "allowed_hosts" in str(guard.refusal(b"evil", None))
-    assert "allowed_origins" in str(guard.refusal(b"127.0.0.1:8420", b"http://evil"))
+    assert "allowed_hosts" in str(guard.find_rejection(b"evil", None))
+    assert "allowed_origins" in str(guard.find_rejection(b"127.0.0.1:8420", b"http://evil"))
     assert "http://localhost:6274" in str(
-        guard.refusal(b"127.0.0.1:8420", b"http://localhost:6274")
+        guard.find_rejection(b"127.0.0.1:8420", b"http://localhost:6274")
     )
-    assert "\x1b" not in str(guard.refusal(b"127.0.0.1:8420", b"http://\x1b[31m"))
+    assert "\x1b" not in str(guard.find_rejection(b"127.0.0.1:8420", b"http://\x1b[31m"))
 
 
 @pytest.mark.parametrize(

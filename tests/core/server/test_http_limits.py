@@ -280,7 +280,9 @@ def test_stops_reading_from_client_that_does_not_read(shared_node: NodeThread) -
         )
         for _ in range(20):
             assert shared_node.alive()
-        waiting = shared_node.do(lambda: max(lane.unread() for lane in http_protocols(shared_node)))
+        waiting = shared_node.do(
+            lambda: max(lane.count_unread_bytes() for lane in http_protocols(shared_node))
+        )
         assert waiting < 3 * size
         assert len(shared_node.shop.calls("large")) - before < 40
         # It was only slow.

@@ -176,7 +176,7 @@ def test_checks_tokens(start_node: Any) -> None:
 
 def test_limits_sessions(shared_node: NodeThread) -> None:
     face = legacy_endpoint(shared_node)
-    most, face.most = face.most, 1
+    most, face.max_clients = face.max_clients, 1
     try:
         with LegacyClient(shared_node):
             response = shared_node.once(shared_node.http(b"", method="GET", path="/sse"))
@@ -185,7 +185,7 @@ def test_limits_sessions(shared_node: NodeThread) -> None:
         with LegacyClient(shared_node) as client:
             client.initialize()
     finally:
-        face.most = most
+        face.max_clients = most
 
 
 # -- what is wrong

@@ -337,7 +337,7 @@ def test_closes_connection_without_requests(shared_node: NodeThread) -> None:
 def test_closes_connection_of_client_that_does_not_read(
     shared_node: NodeThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream, "_MOST_UNREAD", 1_000_000)
+    monkeypatch.setattr(stream, "_MAX_UNREAD_BYTES", 1_000_000)
     with shared_node.local() as connection:
         connection.send(*(call("large", {"size": 500_000}, id) for id in range(10)))
         shared_node.until(lambda: not shared_node.node.listeners._local_clients, "the cut")
@@ -415,7 +415,7 @@ def test_rejects_invalid_filter(shared_node: NodeThread) -> None:
 
 
 def test_limits_pending_requests(shared_node: NodeThread, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conversation.Conversation, "most_under_way", 3)
+    monkeypatch.setattr(conversation.Conversation, "max_open_requests", 3)
     with shared_node.local() as connection:
         listen(connection, "a")
         listen(connection, "b")

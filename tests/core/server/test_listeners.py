@@ -72,7 +72,7 @@ LISTEN_CALL = Call(LISTEN, "test", Credentials("local"), Client(Era.STATELESS, L
 
 def accepted_kinds(capabilities: Any = EVERYTHING, **requested: Any) -> dict[str, Any]:
     params = {"notifications": Raw(json.dumps(requested).encode())}
-    return ChangeListeners.honoured(params, capabilities)
+    return ChangeListeners.filter_subscription(params, capabilities)
 
 
 def session(client_record: RecordingClient) -> Session:
@@ -113,7 +113,7 @@ def test_accepts_empty_request() -> None:
 def test_rejects_invalid_filter() -> None:
     for params in ({}, {"notifications": Raw(b"[]")}, {"notifications": Raw(b"null")}):
         with pytest.raises(ProtocolError):
-            ChangeListeners.honoured(params, EVERYTHING)
+            ChangeListeners.filter_subscription(params, EVERYTHING)
     for uris in ("a:b", [1], {"a": 1}, ["a:b"] * 1_001):
         with pytest.raises(ProtocolError):
             accepted_kinds(resourceSubscriptions=uris)

@@ -38,13 +38,13 @@ class RouterHarness:
             [
                 DirectRoute("/mcp", lambda _: None, title="The MCP endpoint"),
                 DirectRoute("/sse", lambda _: None),
-                AppRoute("/shop", _app("shop"), is_there=lambda: self.has_app),
-                AppRoute("/shop/desk", _app("desk"), below=False),
+                AppRoute("/shop", _app("shop"), is_available=lambda: self.has_app),
+                AppRoute("/shop/desk", _app("desk"), includes_subpaths=False),
                 PublicDocument("/keys", lambda: {"keys": []}),
                 StatusDocument("/healthz", lambda: {"status": "ok"}, authenticated=False),
                 StatusDocument("/status", self._status),
                 WebSocketRoute(
-                    "/topics", lambda _: None, title="topics", is_there=lambda: self.has_topics
+                    "/topics", lambda _: None, title="topics", is_available=lambda: self.has_topics
                 ),
                 WebSocketRoute("/ax", lambda _: None),
             ]

@@ -37,7 +37,7 @@ class SessionHarness:
 
     def __init__(self, most: int = 3, idle: float = 100.0) -> None:
         self.clock = ManualClock()
-        self.sessions = Sessions(most=most, idle=idle, clock=self.clock)
+        self.sessions = Sessions(max_sessions=most, idle=idle, clock=self.clock)
         self.closed: list[str] = []
         self.sessions.on_closed = lambda item: self.closed.append(item.owner)
 
@@ -95,13 +95,13 @@ def test_closes_unused_sessions_first() -> None:
     book = SessionHarness(most=3)
     calling, listening, quiet = (book.open(name) for name in ("calling", "listening", "quiet"))
     calling.calls[b"1"] = pending_call()
-    listening.way = ScriptedTransport(1)
+    listening.channel = ScriptedTransport(1)
     book.open("new")
     assert book.closed == ["quiet"]
     assert not quiet.is_alive
     # But there is a bound, whoever uses what.
     for session in list(book.sessions._sessions.values()):
-        session.way = ScriptedTransport(1)
+        session.channel = ScriptedTransport(1)
     book.open("newer")
     assert book.closed == ["quiet", "calling"]
     assert len(book.sessions) == 3
@@ -120,7 +120,7 @@ def test_closes_idle_session() -> None:
     quiet, used = book.open("quiet"), book.open("used")
     calling, listening = book.open("calling"), book.open("listening")
     calling.calls[b"1"] = pending_call()
-    listening.way = ScriptedTransport(1)
+    listening.channel = ScriptedTransport(1)
     book.clock.now += 60
     assert book.is_open(used)
     book.open("new", later=60)
@@ -139,7 +139,7 @@ def test_applies_new_limits_to_next_session() -> None:
     book = SessionHarness(most=10, idle=1_000)
     for name in "abcde":
         book.open(name)
-    book.sessions.configure(most=5, idle=1_000)
+    book.sessions.configure(max_sessions=5, idle=1_000)
     book.open("f")
     assert book.closed == ["a"]
 

@@ -337,7 +337,7 @@ def test_rejects_resume_of_ended_session(shared_node: NodeThread) -> None:
 
 
 def test_limits_stored_events(shared_node: NodeThread, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outlets, "MOST_EVENTS", 3)
+    monkeypatch.setattr(outlets, "MAX_EVENTS", 3)
     session = shared_node.session()
     with shared_node.connect() as connection:
         open_session_stream(shared_node, connection, session)
@@ -358,7 +358,7 @@ def test_limits_stored_events(shared_node: NodeThread, monkeypatch: pytest.Monke
 
 
 def test_limits_stored_bytes(shared_node: NodeThread, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outlets, "MOST_BYTES", 1_000)
+    monkeypatch.setattr(outlets, "MAX_BYTES", 1_000)
     session = shared_node.session()
     with shared_node.connect() as connection:
         open_session_stream(shared_node, connection, session)
@@ -398,7 +398,7 @@ def test_removes_ended_streams_after_timeout(
 
 
 def test_limits_stored_streams(start_node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outlets, "MOST_STREAMS", 2)
+    monkeypatch.setattr(outlets, "MAX_STREAMS", 2)
     node = start_node()
     session = node.session()
     ids = []

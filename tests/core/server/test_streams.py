@@ -489,7 +489,7 @@ def test_session_cancels_with_notification(start_node: Any, era: str, id: Any) -
 
 
 def test_closes_connection_of_slow_reader(start_node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange_room, "_MOST_UNREAD", 200_000)
+    monkeypatch.setattr(exchange_room, "_MAX_UNREAD_BYTES", 200_000)
     node = start_node()
     with node.connect(receive=4_096) as connection:
         connection.send(

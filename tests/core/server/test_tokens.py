@@ -318,7 +318,7 @@ def test_limits_pending_identities(own_node: NodeThread) -> None:
 
     own_node.node.pipeline.admission.authenticate = who  # type: ignore[assignment]
     assert own_node.node.listeners._mcp_endpoint is not None
-    waiting = own_node.node.listeners._mcp_endpoint.answering._pending_identities
+    waiting = own_node.node.listeners._mcp_endpoint.responder._pending_identities
     hello = own_node.http(message("initialize", initialize("2025-11-25"), 1), bearer("strange"))
     with ExitStack() as stack:
         wires = [stack.enter_context(own_node.connect()) for _ in range(MAX_PENDING_IDENTITIES)]

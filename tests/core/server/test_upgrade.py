@@ -268,7 +268,7 @@ def test_rejects_upgrade_with_status() -> None:
     def refuse(upgrade: WebSocketRequest) -> None:
         with pytest.raises(KeyError):
             upgrade.fields[b"authorization"]
-        upgrade.refuse(401, 'Show a "token".', b"www-authenticate: Bearer\r\n")
+        upgrade.reject(401, 'Show a "token".', b"www-authenticate: Bearer\r\n")
 
     async def test(server: Server) -> None:
         with pytest.raises(InvalidStatus) as refused:
@@ -304,7 +304,7 @@ def test_upgrade_is_decided_once() -> None:
         with pytest.raises(RuntimeError):
             upgrade.accept()
         with pytest.raises(RuntimeError):
-            upgrade.refuse(403, "no")
+            upgrade.reject(403, "no")
 
     handler._decide = twice
 

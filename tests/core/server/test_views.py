@@ -17,6 +17,6 @@ def test_only_plain_view_exists_without_feature(monkeypatch: pytest.MonkeyPatch)
     assert views.names == ["plain"]
     assert views.named(b"view=plain") is PLAIN_VIEW
     assert views.named(b"namespace=github") is PLAIN_VIEW
-    assert views.of_client("claude-code", "local") is None
+    assert views.choose_view("claude-code", "local") is None
     with pytest.raises(ProtocolError, match="there are plain"):
         views.named(b"view=aql")

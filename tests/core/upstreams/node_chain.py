@@ -171,7 +171,7 @@ class ChainNode:
         self.to_parent: Callable[[bytes], None] = lambda _: None
         self.face = AxConversation(
             pipeline=self.pipeline,
-            hello=hello,
+            server_info=hello,
             listeners=self.listeners,
             send=lambda payload: self.to_parent(payload),
             peer="local",
@@ -230,7 +230,7 @@ class NodeChain:
                 )
             )
         for above, below in zip(self.nodes, self.nodes[1:], strict=False):
-            above.wire.far = below.face.take
+            above.wire.far = below.face.process_message
             below.to_parent = above.wire.respond
             if era is Era.SESSION:
                 about = {"protocolVersion": LATEST_SESSION, "capabilities": {}}

@@ -22,7 +22,7 @@ def private_config(server: Streamable, **more: Any) -> ServerConfig:
 
 
 def make_sessions() -> Sessions:
-    return Sessions(most=1_000, idle=600.0, clock=asyncio.get_running_loop().time)
+    return Sessions(max_sessions=1_000, idle=600.0, clock=asyncio.get_running_loop().time)
 
 
 def client_session(

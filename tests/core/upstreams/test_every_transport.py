@@ -50,7 +50,7 @@ class ServerControl:
         assert json.loads(await self.one.text("cancelled"))
 
     async def kill(self) -> None:
-        peer = self.one.supervisor.peer
+        peer = self.one.supervisor.upstream_client
         assert peer is not None
         assert isinstance(peer.transport, StdioTransport)
         os.kill(peer.transport.pid or 0, signal.SIGKILL)
@@ -100,7 +100,7 @@ async def connected(kind: str) -> AsyncIterator[tuple[SupervisorHarness, ServerC
     async with server:
         async with run_supervisor(ServerConfig(url=server.url(path), connections=8)) as upstream:
             await upstream.ready()
-            peer = upstream.supervisor.peer
+            peer = upstream.supervisor.upstream_client
             assert peer is not None
             assert (peer.era is Era.STATELESS) == (era == "stateless")
             yield upstream, HttpServerControl(upstream, server, server.toolbox, peer.era)
@@ -194,7 +194,7 @@ def test_cancels_call(run_over_transport: RunOverTransport) -> None:
         call.exchange.abandon("The caller is gone.")
         await control.wait_for_cancellation()
         assert call.times_ended == 0
-        peer = one.supervisor.peer
+        peer = one.supervisor.upstream_client
         assert peer is not None
         assert not peer.pending
         # Nothing of it meets the calls that follow.
@@ -258,7 +258,7 @@ def test_end_fails_pending_calls(run_over_transport: RunOverTransport) -> None:
 
 def test_cancels_request_of_node(run_over_transport: RunOverTransport) -> None:
     async def body(one: SupervisorHarness, control: ServerControl) -> None:
-        peer = one.supervisor.peer
+        peer = one.supervisor.upstream_client
         assert peer is not None
 
         async def ask() -> None:

@@ -176,8 +176,8 @@ async def test_does_not_reuse_connection_announced_as_closing() -> None:
     async with Streamable("stateless") as server:
         async with run_supervisor(ServerConfig(url=server.url(), connections=2)) as upstream:
             await upstream.ready()
-            assert upstream.supervisor.peer is not None
-            link: Any = upstream.supervisor.peer.transport
+            assert upstream.supervisor.upstream_client is not None
+            link: Any = upstream.supervisor.upstream_client.transport
             (connection,) = link._pool.idle
             connection.eof_received()
             assert await upstream.text("echo", text="x") == "x"

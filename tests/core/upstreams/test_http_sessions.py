@@ -174,7 +174,7 @@ async def test_reopens_session_of_official_server(monkeypatch: pytest.MonkeyPatc
             await upstream.ready()
             assert upstream.era is Era.SESSION
             assert await upstream.text("echo", text="x") == "x"
-            peer = upstream.supervisor.peer
+            peer = upstream.supervisor.upstream_client
             assert peer is not None
             link: Any = peer.transport
             link.set_protocol_headers(peer.revision, session=b"forgotten")

@@ -18,7 +18,7 @@ from interlock.core.config import ServerConfig, resolve_server
 from interlock.core.upstreams import listing
 from interlock.core.upstreams.client import UpstreamClient
 from interlock.core.upstreams.connection import Connector
-from interlock.core.upstreams.listing import RawOffering, list_offer
+from interlock.core.upstreams.listing import RawOffering, list_offering
 from interlock.errors import UPSTREAM_PROTOCOL, UPSTREAM_UNAVAILABLE, InterlockError
 from tests.support.timeouts import HANG_TIMEOUT
 from tests.support.upstreams import OWN_INFO, SERVERS
@@ -78,7 +78,7 @@ ALL_ENTRIES = {
 @pytest.mark.parametrize("era", ERAS)
 async def test_lists_all_kinds(era: str) -> None:
     async with open_peer(LISTS, era=era) as peer:
-        offer = await list_offer(peer, timeout=HANG_TIMEOUT)
+        offer = await list_offering(peer, timeout=HANG_TIMEOUT)
         assert decode_lists(offer) == ALL_ENTRIES
         assert offer.problems == {}
 
@@ -98,7 +98,7 @@ async def test_lists_only_announced_kinds(
     era: str, capabilities: dict[str, Any], verbs: list[str]
 ) -> None:
     async with open_peer(LISTS, capabilities, era) as peer:
-        offer = await list_offer(peer, timeout=HANG_TIMEOUT)
+        offer = await list_offering(peer, timeout=HANG_TIMEOUT)
         assert await list_requested(peer) == verbs
         result = sum(len(raws) for raws in decode_lists(offer).values())
         assert result == len(verbs)
@@ -118,7 +118,7 @@ async def test_reads_every_page() -> None:
     }
 
     async with open_peer({**LISTS, **pages}) as peer:
-        offer = decode_lists(await list_offer(peer, timeout=HANG_TIMEOUT))
+        offer = decode_lists(await list_offering(peer, timeout=HANG_TIMEOUT))
         assert [item["name"] for item in offer["prompts"]] == ["a", "b", "c"]
         assert offer["templates"] == [{"uriTemplate": "z:{z}"}]
 
@@ -131,7 +131,7 @@ async def test_circular_pages_end() -> None:
     }
 
     async with open_peer({**LISTS, "prompts/list": circle}) as peer:
-        assert decode_lists(await list_offer(peer, timeout=HANG_TIMEOUT))["prompts"] == [1, 2, 3]
+        assert decode_lists(await list_offering(peer, timeout=HANG_TIMEOUT))["prompts"] == [1, 2, 3]
 
 
 async def test_limits_number_of_entries(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +141,7 @@ async def test_limits_number_of_entries(monkeypatch: pytest.MonkeyPatch) -> None
     }
 
     async with open_peer({**LISTS, "resources/list": endless}) as peer:
-        assert len(decode_lists(await list_offer(peer, timeout=HANG_TIMEOUT))["resources"]) == 6
+        assert len(decode_lists(await list_offering(peer, timeout=HANG_TIMEOUT))["resources"]) == 6
 
 
 def failing_pages(code: int = -32603, message: str = "out of order") -> dict[str, Any]:
@@ -170,7 +170,7 @@ async def test_failed_list_does_not_hide_others(verb: str, failure: str) -> None
     name, words = WORDS[verb]
 
     async with open_peer({**LISTS, verb: pages}) as peer:
-        offer = await list_offer(peer, timeout=HANG_TIMEOUT)
+        offer = await list_offering(peer, timeout=HANG_TIMEOUT)
         assert decode_lists(offer) == {**ALL_ENTRIES, name: []}
         [(where, problem)] = offer.problems.items()
         assert (where, problem.failure) == (name, UPSTREAM_PROTOCOL)
@@ -187,7 +187,7 @@ async def test_unanswered_list_does_not_hide_others(monkeypatch: pytest.MonkeyPa
             return timeouts[-1]
 
         monkeypatch.setattr(asyncio, "timeout", timeout)
-        reading = asyncio.ensure_future(list_offer(peer, timeout=3600))
+        reading = asyncio.ensure_future(list_offering(peer, timeout=3600))
         # The server answers in order: its answer about itself follows the three lists.
         while len(await list_requested(peer)) < len(LISTS):
             pass
@@ -204,7 +204,7 @@ async def test_unanswered_list_does_not_hide_others(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("verb", LISTS)
 async def test_unknown_list_method_means_empty_list(verb: str) -> None:
     async with open_peer({item: LISTS[item] for item in LISTS if item != verb}) as peer:
-        offer = await list_offer(peer, timeout=HANG_TIMEOUT)
+        offer = await list_offering(peer, timeout=HANG_TIMEOUT)
         assert decode_lists(offer) == {**ALL_ENTRIES, WORDS[verb][0]: []}
         assert offer.problems == {}
 
@@ -212,9 +212,9 @@ async def test_unknown_list_method_means_empty_list(verb: str) -> None:
 async def test_reports_error_when_nothing_is_readable() -> None:
     async with open_peer(dict.fromkeys(LISTS, failing_pages())) as peer:
         with pytest.raises(InterlockError, match="up could not list its tools: out of order"):
-            await list_offer(peer, timeout=HANG_TIMEOUT)
+            await list_offering(peer, timeout=HANG_TIMEOUT)
     with pytest.raises(InterlockError):
-        await list_offer(peer, timeout=HANG_TIMEOUT)
+        await list_offering(peer, timeout=HANG_TIMEOUT)
 
 
 # --- again ---
@@ -239,7 +239,9 @@ BEFORE = RawOffering(
 )
 async def test_lists_only_requested_kinds(kind: str, verbs: list[str], new: set[str]) -> None:
     async with open_peer(LISTS) as peer:
-        offer = await list_offer(peer, timeout=HANG_TIMEOUT, kinds=frozenset({kind}), before=BEFORE)
+        offer = await list_offering(
+            peer, timeout=HANG_TIMEOUT, kinds=frozenset({kind}), before=BEFORE
+        )
         assert await list_requested(peer) == verbs
         assert decode_lists(offer) == {
             name: ALL_ENTRIES[name] if name in new else ["old"] for name in ALL_ENTRIES
@@ -248,10 +250,10 @@ async def test_lists_only_requested_kinds(kind: str, verbs: list[str], new: set[
 
 async def test_keeps_unreadable_list_and_retries_it() -> None:
     async with open_peer({**LISTS, "prompts/list": failing_pages()}) as peer:
-        offer = await list_offer(peer, timeout=HANG_TIMEOUT, before=BEFORE)
+        offer = await list_offering(peer, timeout=HANG_TIMEOUT, before=BEFORE)
         assert decode_lists(offer) == {**ALL_ENTRIES, "prompts": ["old"]}
     async with open_peer(LISTS) as peer:
-        again = await list_offer(
+        again = await list_offering(
             peer, timeout=HANG_TIMEOUT, kinds=frozenset({"tools"}), before=offer
         )
         assert await list_requested(peer) == ["prompts/list", "tools/list"]
@@ -261,7 +263,7 @@ async def test_keeps_unreadable_list_and_retries_it() -> None:
 
 async def test_removes_kinds_no_longer_announced() -> None:
     async with open_peer(LISTS, {"tools": {}}) as peer:
-        offer = await list_offer(peer, timeout=HANG_TIMEOUT, before=BEFORE)
+        offer = await list_offering(peer, timeout=HANG_TIMEOUT, before=BEFORE)
         assert decode_lists(offer) == {"tools": ALL_ENTRIES["tools"]} | {
             name: [] for name in ("prompts", "resources", "templates")
         }

@@ -157,7 +157,7 @@ async def test_ambiguous_request_is_rejected() -> None:
 
 async def test_two_sessions_of_one_caller_are_ambiguous() -> None:
     async with open_server() as server:
-        clients = Sessions(most=10, idle=60.0, clock=asyncio.get_running_loop().time)
+        clients = Sessions(max_sessions=10, idle=60.0, clock=asyncio.get_running_loop().time)
         client = Client(Era.SESSION, "2025-11-25")
         upstream = await server.hold("a", session=clients.open(client, "operator"))
         other = await server.hold("b", session=clients.open(client, "operator"))
@@ -177,7 +177,7 @@ async def test_rejects_request_without_call() -> None:
 
 async def test_inferred_request_survives_call_of_session() -> None:
     async with open_server() as server:
-        clients = Sessions(most=10, idle=60.0, clock=asyncio.get_running_loop().time)
+        clients = Sessions(max_sessions=10, idle=60.0, clock=asyncio.get_running_loop().time)
         session = clients.open(Client(Era.SESSION, "2025-11-25"), "operator")
         call = await server.hold("a", session=session)
         server.send_request("q")

@@ -315,8 +315,8 @@ async def test_stateless_process_is_private_too() -> None:
     config = ServerConfig(command=sys.executable, args=["-m", "interlock.demo"], sessions="private")
     async with run_supervisor(config) as upstream:
         await upstream.ready()
-        assert upstream.supervisor.peer is not None
-        assert upstream.supervisor.peer.era is Era.STATELESS
+        assert upstream.supervisor.upstream_client is not None
+        assert upstream.supervisor.upstream_client.era is Era.STATELESS
         await with_timeout(
             send(upstream, "notes_add", caller=OPERATOR, title="between us", text="x")
         )

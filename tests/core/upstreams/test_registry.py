@@ -59,7 +59,7 @@ class Extension(UpstreamExtension):
         self.events.append((self.name, "terms", supervisor.key))
         return {"degraded": True} if self.transport else {"transport_class": self.name}
 
-    def prepare_connection(self, peer: UpstreamClient, key: str) -> None:
+    def prepare_connection(self, upstream_client: UpstreamClient, key: str) -> None:
         self.events.append((self.name, "prepare", key))
 
     def on_closed(self, key: str) -> None:

@@ -63,7 +63,7 @@ def test_survives_repeated_kills_under_load(loop: str) -> None:
             one = every[victim]
             await one.ready()
             before = one.supervisor.restarts
-            peer = one.supervisor.peer
+            peer = one.supervisor.upstream_client
             assert peer is not None
             if isinstance(peer.transport, StdioTransport):
                 os.kill(peer.transport.pid or 0, signal.SIGKILL)
@@ -81,8 +81,12 @@ def test_survives_repeated_kills_under_load(loop: str) -> None:
         assert answered >= KILLS * 20
         assert failed > 0
         for one in every:
-            assert one.supervisor.peer is not None
-            assert not [x for x in one.supervisor.peer.pending.values() if x.method == "tools/call"]
+            assert one.supervisor.upstream_client is not None
+            assert not [
+                x
+                for x in one.supervisor.upstream_client.pending.values()
+                if x.method == "tools/call"
+            ]
         await with_timeout(asyncio.gather(*(supervisor.supervisor.end() for supervisor in every)))
         for server in servers:
             await server.stop()

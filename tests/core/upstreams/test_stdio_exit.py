@@ -37,7 +37,7 @@ LOOPS = pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
 
 
 def pid_of(one: SupervisorHarness) -> int:
-    peer = one.supervisor.peer
+    peer = one.supervisor.upstream_client
     assert peer is not None
     assert isinstance(peer.transport, StdioTransport)
     assert peer.transport.pid is not None

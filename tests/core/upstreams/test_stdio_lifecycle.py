@@ -32,7 +32,7 @@ LOOPS = pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
 
 
 def pid_of(one: SupervisorHarness) -> int:
-    peer = one.supervisor.peer
+    peer = one.supervisor.upstream_client
     assert peer is not None
     assert isinstance(peer.transport, StdioTransport)
     assert peer.transport.pid is not None
@@ -184,7 +184,7 @@ async def test_state_changes_before_call_fails() -> None:
         call = upstream.start("die")
         with pytest.raises(UpstreamLostError):
             await with_timeout(call)
-        assert upstream.supervisor.peer is None
+        assert upstream.supervisor.upstream_client is None
         assert await with_timeout(upstream.supervisor.wait_until_ready(10))
         assert await upstream.text("echo", text="again") == "again"
 
@@ -213,7 +213,7 @@ async def test_call_during_exit_is_not_sent(
     async with run_supervisor(stdio_server("--grandchild", "own-session")) as upstream:
         await upstream.ready()
         (grandchild,) = json.loads(await upstream.text("family"))
-        link = upstream.supervisor.peer and upstream.supervisor.peer.transport
+        link = upstream.supervisor.upstream_client and upstream.supervisor.upstream_client.transport
         assert isinstance(link, StdioTransport)
         os.kill(pid_of(upstream), signal.SIGKILL)
         assert link._process is not None
@@ -221,7 +221,7 @@ async def test_call_during_exit_is_not_sent(
         with pytest.raises(UpstreamLostError, match="is not running") as caught:
             upstream.start("echo")
         assert not caught.value.was_sent
-        assert upstream.supervisor.peer is None
+        assert upstream.supervisor.upstream_client is None
         os.kill(grandchild, signal.SIGKILL)
         await upstream.ready()
         for other in json.loads(await upstream.text("family")):
@@ -288,7 +288,9 @@ async def test_successful_call_resets_restart_delay() -> None:
             await upstream.until(lambda: upstream.sleeps.sleeping)
             assert upstream.sleeps.taken[-1] == pytest.approx(expected)
             upstream.sleeps.wake()
-            await upstream.until(lambda: not upstream.sleeps.sleeping or upstream.supervisor.peer)
+            await upstream.until(
+                lambda: not upstream.sleeps.sleeping or upstream.supervisor.upstream_client
+            )
             await upstream.ready()
         assert await upstream.text("echo", text="it works") == "it works"
         os.kill(pid_of(upstream), signal.SIGKILL)

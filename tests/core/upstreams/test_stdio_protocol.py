@@ -46,7 +46,7 @@ def test_works_with_real_servers(server: str, loop: str) -> None:
     async def body() -> None:
         async with run_supervisor(config) as upstream:
             await upstream.ready()
-            peer = upstream.supervisor.peer
+            peer = upstream.supervisor.upstream_client
             assert peer is not None
             assert (peer.era, peer.revision) == (Era.STATELESS, "2026-07-28")
             assert peer.instructions
@@ -70,7 +70,7 @@ async def test_works_with_real_servers_in_session_generation(server: str) -> Non
     upstream.connector._session_first = True
     upstream.supervisor.begin()
     await upstream.ready()
-    peer = upstream.supervisor.peer
+    peer = upstream.supervisor.upstream_client
     assert peer is not None
     assert (peer.era, peer.revision) == (Era.SESSION, "2025-11-25")
     if server == "official":
@@ -84,8 +84,8 @@ def test_detects_protocol_generation(generations: str, loop: str) -> None:
     async def body() -> None:
         async with run_supervisor(stdio_server("--eras", generations)) as upstream:
             await upstream.ready()
-            assert upstream.supervisor.peer is not None
-            assert upstream.supervisor.peer.revision == REVISIONS[generations]
+            assert upstream.supervisor.upstream_client is not None
+            assert upstream.supervisor.upstream_client.revision == REVISIONS[generations]
             assert await upstream.text("echo", text="hi") == "hi"
 
     run(body, loop=loop)
@@ -97,8 +97,8 @@ async def test_accepts_older_revisions(revision: str) -> None:
         stdio_server("--eras", "session", "--revision", revision)
     ) as upstream:
         await upstream.ready()
-        assert upstream.supervisor.peer is not None
-        assert upstream.supervisor.peer.revision == revision
+        assert upstream.supervisor.upstream_client is not None
+        assert upstream.supervisor.upstream_client.revision == revision
         assert await upstream.text("echo", text="hi") == "hi"
 
 
@@ -118,7 +118,7 @@ async def test_ignores_garbage_between_messages(generations: str) -> None:
         await upstream.ready()
         for number in range(5):
             assert await upstream.text("echo", text=str(number)) == str(number)
-        peer = upstream.supervisor.peer
+        peer = upstream.supervisor.upstream_client
         assert peer is not None
         assert peer.noise > 50
         assert not peer.pending
@@ -132,7 +132,7 @@ async def test_unanswered_probe_leads_to_initialize(
 
     async with run_supervisor(stdio_server("--eras", "session", "--probe", "ignore")) as upstream:
         await upstream.ready()
-        peer = upstream.supervisor.peer
+        peer = upstream.supervisor.upstream_client
         assert peer is not None
         assert peer.era is Era.SESSION
         assert not peer.pending
@@ -340,7 +340,7 @@ async def test_invalid_entries_do_not_hide_valid_ones() -> None:
 
     async with run_supervisor(stdio_server("--entries", json.dumps(entries))) as upstream:
         await upstream.ready()
-        assert len(upstream.supervisor.offer.tools) == len(entries)
+        assert len(upstream.supervisor.raw_offering.tools) == len(entries)
         assert upstream.tool("good").upstream_name == "good"
         assert upstream.tool("also good").upstream_name == "also good"
 
@@ -381,8 +381,8 @@ async def test_reports_invalid_list(pages: str) -> None:
 async def test_lists_thousands_of_tools() -> None:
     async with run_supervisor(stdio_server("--many", "6000")) as upstream:
         await upstream.ready()
-        assert len(upstream.supervisor.offer.tools) == 6000
-        assert isinstance(upstream.supervisor.offer.tools[0], Raw)
+        assert len(upstream.supervisor.raw_offering.tools) == 6000
+        assert isinstance(upstream.supervisor.raw_offering.tools[0], Raw)
 
 
 # -- what it is given

@@ -31,8 +31,8 @@ READY, DEGRADED, FAILED = State.READY, State.DEGRADED, State.FAILED
 
 
 def kill(one: SupervisorHarness) -> None:
-    assert one.supervisor.peer is not None
-    link = one.supervisor.peer.transport
+    assert one.supervisor.upstream_client is not None
+    link = one.supervisor.upstream_client.transport
     assert isinstance(link, StdioTransport)
     os.kill(link.pid or 0, signal.SIGKILL)
 
@@ -90,7 +90,7 @@ def test_reconnects_within_grace(loop: str) -> None:
                 upstream.sleeps.wake()
             # Its tools stay listed, and a call says why it cannot be made.
             assert upstream.withdrawn == 0
-            assert upstream.supervisor.offer.tools
+            assert upstream.supervisor.raw_offering.tools
             with pytest.raises(UpstreamLostError, match=r"up is not available: .*refused") as gone:
                 upstream.start("echo")
             assert gone.value.failure is UPSTREAM_UNAVAILABLE
@@ -152,13 +152,13 @@ async def test_withdraws_tools_after_grace_and_lists_again(kind: str) -> None:
 async def test_applies_settings_without_reconnecting() -> None:
     async with run_supervisor(stdio_server()) as upstream:
         await upstream.ready()
-        assert upstream.supervisor.peer is not None
-        peer = upstream.supervisor.peer
+        assert upstream.supervisor.upstream_client is not None
+        peer = upstream.supervisor.upstream_client
         upstream.supervisor.configure(stdio_server(grace=7.0, timeout=3.0))
         assert len(upstream.listed) == 2
         assert upstream.supervisor.server.grace == 7.0
         assert upstream.supervisor.timeout == 3.0
-        assert upstream.supervisor.peer is peer
+        assert upstream.supervisor.upstream_client is peer
 
 
 # -- patience
@@ -367,7 +367,7 @@ async def test_ends_at_every_moment_of_connecting() -> None:
             for _ in range(turns):
                 await asyncio.sleep(0)
             await with_timeout(upstream.supervisor.end())
-            assert upstream.supervisor.peer is None
+            assert upstream.supervisor.upstream_client is None
         await server.until(lambda: server.open_connections == 0)
 
 

@@ -58,7 +58,7 @@ async def test_search_ends_when_listing_fails(how: str) -> None:
             over = search(upstream)
             assert over is not None
             if how == "is lost":
-                peer = upstream.supervisor.peer
+                peer = upstream.supervisor.upstream_client
                 assert peer is not None
                 await peer.close()
             if how == "is ended":

@@ -9,7 +9,7 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
-from interlock.core.config.problems import BadValue
+from interlock.core.config.problems import InvalidValueError
 from interlock.topics.client import Orchestrator, Participant, Proposal, ProposalRule
 from interlock.topics.client.orchestrator import RuleResult
 from interlock.topics.wire.proposals import TrackedProposal
@@ -161,7 +161,7 @@ def test_rules_that_cannot_be() -> None:
         offline(ProposalRule("", ("agent",)))
     with pytest.raises(ValueError, match="needs `tool`"):
         offline(ProposalRule("write", ()))
-    with pytest.raises(BadValue):
+    with pytest.raises(InvalidValueError):
         offline(ProposalRule("write", ("agent",), when="args.path =="))
     with pytest.raises(ValueError, match="Only tool calls"):
         offline().learn(decided("", {}, method="tools/list"))

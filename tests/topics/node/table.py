@@ -202,7 +202,7 @@ class Table:
                 id=NODE_ID,
                 pipeline=self.gated.pipeline,
                 approvals=self.gated.approvals,
-                hello=ServerInfo(lambda: Introduction(INFO, {"tools": {}})),
+                server_info=ServerInfo(lambda: Introduction(INFO, {"tools": {}})),
                 catalog=self.gated.rig.catalog,
                 audit=self.gated.rig.audit,
                 call_soon=loop.call_soon,

@@ -82,7 +82,7 @@ def test_it_never_fails(said: list[bytes]) -> None:
         )
         asked = conversation.request("mcpax/heartbeat", b"{}")
         for data in said:
-            conversation.take(data)
+            conversation.process_message(data)
         await run_ready_tasks(30)
         conversation.closed()
         await run_ready_tasks(30)

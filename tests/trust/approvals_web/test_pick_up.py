@@ -128,7 +128,7 @@ def test_journal_has_digest_of_approved_call(tmp_path: Path) -> None:
         finally:
             office.stop()
         reader = JournalReader(office.folder / "journal.db")
-        about = JournalQuery(word=f"approval:{held['confirmation_id']}")
+        about = JournalQuery(detail_word=f"approval:{held['confirmation_id']}")
         digests = {(row.verb, row.outcome): row.digests for row in reader.newest(about, 10)}
         wanted = {"args_sha256": held["args_sha256"]} if arguments == "digest" else {}
         assert digests["approval", "held"] == wanted

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from interlock.core.call import Caller
 from interlock.core.config.conditions import UndecidableError, compile_condition
-from interlock.core.config.problems import BadValue
+from interlock.core.config.problems import InvalidValueError
 from interlock.errors import DENIED, INVALID_ARGUMENTS, INVALID_PARAMS, InterlockError
 from interlock.protocol.lookalike_members import reject_lookalikes
 from interlock.trust.policy.attributes import MAX_DEPTH
@@ -286,10 +286,10 @@ COMPILES = st.sampled_from(["args.a", "1 == 1", "(", "[1].exists(x, x > 0)", "'"
 
 @given(st.text(max_size=40) | st.lists(COMPILES, max_size=3).map(" && ".join))
 def test_any_expression_compiles_or_fails_with_one_line(text: str) -> None:
-    with contextlib.suppress(BadValue):
+    with contextlib.suppress(InvalidValueError):
         assert compile_condition(text).text == text
         return
-    with pytest.raises(BadValue, match=r"^[^\n]+$"):
+    with pytest.raises(InvalidValueError, match=r"^[^\n]+$"):
         compile_condition(text)
 
 
@@ -309,7 +309,7 @@ def test_any_expression_compiles_or_fails_with_one_line(text: str) -> None:
     ],
 )
 def test_condition_error_is_in_plain_words(text: str, message: str, hint: str) -> None:
-    with pytest.raises(BadValue) as error:
+    with pytest.raises(InvalidValueError) as error:
         compile_condition(text)
     assert message in error.value.message
     assert hint in error.value.hint

@@ -31,12 +31,12 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 def _parse_range(text: str) -> str:
     """Parse a version range. Raises BadParameter."""
-    from interlock.core.config.problems import BadValue
+    from interlock.core.config.problems import InvalidValueError
     from interlock.manifests.ranges import in_range
 
     try:
         in_range("0.0.0", text)
-    except BadValue as error:
+    except InvalidValueError as error:
         raise typer.BadParameter(f"{error.message}: {error.hint}.") from None
     return text
 

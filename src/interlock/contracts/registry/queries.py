@@ -17,7 +17,7 @@ from interlock.contracts.registry.records import (
     invalid_request,
     parse_timestamp,
 )
-from interlock.core.config.problems import BadValue
+from interlock.core.config.problems import InvalidValueError
 from interlock.errors import DEPRECATED_VERSION, UNKNOWN_CONTRACT, InterlockError
 from interlock.manifests.ranges import in_range
 
@@ -132,7 +132,7 @@ def is_in_range(version: str, range: str) -> bool:
     """Return whether a version is in an npm range. Raises InterlockError for an invalid range."""
     try:
         return in_range(version, range)
-    except BadValue as error:
+    except InvalidValueError as error:
         raise invalid_request(f"{error.message}: {error.hint}.", range=range) from None
 
 

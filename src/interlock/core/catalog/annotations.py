@@ -246,16 +246,16 @@ def _annotate_declared(
     capability = with_defaults(values, fallback)
     if terms.is_transparent:
         return ToolFacts(effect, capability.cost_units, problems=tuple(invalid.values()))
-    shown = _adjust(capability, terms.min_latency_class_of(name), terms.is_degraded)
+    shown_capability = _adjust(capability, terms.min_latency_class_of(name), terms.is_degraded)
     for name in Capability.__struct_fields__:
         if name in invalid or name not in capability_members:
-            capability_members[name] = Raw(encode_value(getattr(shown, name)))
+            capability_members[name] = Raw(encode_value(getattr(shown_capability, name)))
             derived_names |= {name}
-    if shown.latency_class != capability.latency_class:
-        capability_members["latency_class"] = Raw(encode_value(shown.latency_class))
-    if shown.availability != capability.availability:
-        capability_members["availability"] = Raw(encode_value(shown.availability))
-    _mirror({one: values[one] for one in declared}, effect, members)
+    if shown_capability.latency_class != capability.latency_class:
+        capability_members["latency_class"] = Raw(encode_value(shown_capability.latency_class))
+    if shown_capability.availability != capability.availability:
+        capability_members["availability"] = Raw(encode_value(shown_capability.availability))
+    _mirror({member: values[member] for member in declared}, effect, members)
     hops = 0 if terms.is_local else _count_hops(meta) + 1
     is_irreversible = capability.irreversible_mutable or fallback.irreversible_mutable or is_flagged
     meta[CAPABILITY] = Raw(encode_members(capability_members))
@@ -267,7 +267,7 @@ def _annotate_declared(
             else encode_value(sorted(derived_names))
         )
     members["_meta"] = _encode_meta(meta, hops, is_irreversible)
-    latency_class = shown.latency_class if "latency_class" in declared else None
+    latency_class = shown_capability.latency_class if "latency_class" in declared else None
     return ToolFacts(
         effect,
         capability.cost_units,

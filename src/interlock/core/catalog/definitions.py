@@ -91,7 +91,7 @@ def read_entries(
         is_included: returns False for names that the config excludes.
     """
     result: list[T] = []
-    seen: set[str] = set()
+    names: set[str] = set()
     for raw in entries:
         try:
             entry = read(bytes(raw))
@@ -99,10 +99,10 @@ def read_entries(
             rejected.add(error.name, error.reason)
             continue
         name = get_name(entry)
-        if name in seen:
+        if name in names:
             rejected.add(name, "The upstream lists this name more than once.")
             continue
-        seen.add(name)
+        names.add(name)
         if not is_included(name):
             continue
         if len(result) >= MAX_ENTRIES:

@@ -598,10 +598,10 @@ def _find_nested_value(schema: Any) -> str:
                 children += part[union][:_MAX_VALUES]
         properties = part.get("properties")
         members = properties.items() if isinstance(properties, Mapping) else ()
-        for name, said in islice(members, _MAX_PROPERTIES):
-            if not isinstance(said, Mapping):
+        for name, property_schema in islice(members, _MAX_PROPERTIES):
+            if not isinstance(property_schema, Mapping):
                 continue
-            schema_part = _resolve_reference(said, schema)
+            schema_part = _resolve_reference(property_schema, schema)
             if number and "_".join(split_name(str(name))) in _CHOICE_PARAMETERS:
                 values = _find_values(schema_part) or (schema_part.get("const"),)
                 for value in values:

@@ -97,32 +97,32 @@ def assign_names(
     """
     result: list[Names | str] = [NAME_TOO_LONG] * len(requested)
     leaf_names = LeafNames()
-    taken: set[str] = set()
+    used_names: set[str] = set()
     safe_names: set[str] = set()
     bare_names: set[str] = set()
     # The result must not depend on the order in which the upstream lists its entries.
     for index in sorted(range(len(requested)), key=lambda index: _precedence(*requested[index])):
-        upstream_name, shown = requested[index]
+        upstream_name, shown_name = requested[index]
         if rule is NameRule.SANITIZED:
-            canonical = _join(prefix, leaf_names.take(shown))
+            canonical = _join(prefix, leaf_names.assign_name(shown_name))
         else:
-            canonical = _join(prefix, shown)
-            problem = _find_problem(upstream_name, rule) or _find_problem(shown, rule)
+            canonical = _join(prefix, shown_name)
+            problem = _find_problem(upstream_name, rule) or _find_problem(shown_name, rule)
             if not problem and canonical.count(".") >= MAX_ROUTE:
                 problem = f"invalid_tool_name: the full name has more than {MAX_ROUTE} segments."
-            if not problem and canonical in taken:
+            if not problem and canonical in used_names:
                 problem = "invalid_tool_name: the name is used by another tool."
             if problem:
                 result[index] = problem
                 continue
-            taken.add(canonical)
+            used_names.add(canonical)
         if len(canonical) > MAX_CANONICAL_LENGTH:
             continue
-        is_bare = allow_bare and shown not in bare_names
-        bare_names.add(shown)
-        safe_prefix, leaf = "" if is_bare else prefix, shown
+        is_bare = allow_bare and shown_name not in bare_names
+        bare_names.add(shown_name)
+        safe_prefix, leaf = "" if is_bare else prefix, shown_name
         if rule is NameRule.DOTTED:
-            safe_prefix, _, leaf = _join(safe_prefix, shown).rpartition(".")
+            safe_prefix, _, leaf = _join(safe_prefix, shown_name).rpartition(".")
         # The depth of an aggregator's tool is unknown: `a__b__c` is `a.b.c`, so `b__c` in `a` needs
         # another name, even while there is no `a.b.c`.
         is_ambiguous = rule is NameRule.DOTTED and "__" in leaf
@@ -130,7 +130,7 @@ def assign_names(
             safe_prefix, leaf, canonical, safe_names, is_ambiguous=is_ambiguous
         )
         safe_names.add(safe_name)
-        result[index] = Names(canonical, safe_name, shown if is_bare else None)
+        result[index] = Names(canonical, safe_name, shown_name if is_bare else None)
     return result
 
 
@@ -151,12 +151,12 @@ def _find_problem(name: str, rule: NameRule) -> str:
     )
 
 
-def _precedence(upstream_name: str, shown: str) -> tuple[bool, bool, bool, str]:
+def _precedence(upstream_name: str, shown_name: str) -> tuple[bool, bool, bool, str]:
     """Return a sort key: renamed entries first, then valid segments, then by their own name."""
     return (
-        shown == upstream_name,
-        not is_valid_segment(shown),
-        not is_safe_name(shown),
+        shown_name == upstream_name,
+        not is_valid_segment(shown_name),
+        not is_safe_name(shown_name),
         upstream_name,
     )
 
@@ -165,19 +165,19 @@ class LeafNames:
     """Assigns unique last segments to the tools of one upstream."""
 
     def __init__(self) -> None:
-        self._taken: set[str] = set()
+        self._used_names: set[str] = set()
         self._next: dict[str, int] = {}
 
-    def take(self, name: str) -> str:
+    def assign_name(self, name: str) -> str:
         """Return a valid last segment for a name. A number is added if it is taken."""
         base = _NOT_CANONICAL.sub("_", name.lower())[:MAX_SEGMENT_LENGTH] or "_"
         candidate, number = base, self._next.get(base, 2)
-        while candidate in self._taken:
+        while candidate in self._used_names:
             suffix = f"_{number}"
             candidate = base[: MAX_SEGMENT_LENGTH - len(suffix)] + suffix
             number += 1
         self._next[base] = number
-        self._taken.add(candidate)
+        self._used_names.add(candidate)
         return candidate
 
 

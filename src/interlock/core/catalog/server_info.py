@@ -153,8 +153,8 @@ def _remove_unserved_extensions(capabilities: Mapping[str, Any]) -> Mapping[str,
     extensions = capabilities.get("extensions")
     if not isinstance(extensions, Mapping):
         return capabilities
-    kept = {name: value for name, value in extensions.items() if name in _SERVED_EXTENSIONS}
-    return {**capabilities, "extensions": kept}
+    supported = {name: value for name, value in extensions.items() if name in _SERVED_EXTENSIONS}
+    return {**capabilities, "extensions": supported}
 
 
 def _has_capability(capabilities: Mapping[str, Any], name: str) -> bool:

@@ -306,8 +306,8 @@ class Snapshot:
         pages = self._views.get((view.key, with_ax))
         if pages is None:
             tools = self.tools if with_ax else self.plain_tools
-            seen = tuple(tool for tool in tools if view.includes(tool))
-            pages = self._views[view.key, with_ax] = self._create_tool_pages(seen)
+            visible_tools = tuple(tool for tool in tools if view.includes(tool))
+            pages = self._views[view.key, with_ax] = self._create_tool_pages(visible_tools)
         return pages
 
     def _create_tool_pages(self, tools: tuple[Tool, ...]) -> Pages[Any]:

@@ -40,6 +40,6 @@ def count_definition_tokens(definition: bytes | Raw, count: TokenCounter = estim
 def count_tool_tokens(tool: Tool, count: TokenCounter = estimate_tokens) -> int:
     """Count the tokens of a tool of the catalog."""
     members = decode_members(b"{" + tool.listed[1:])
-    shown = {"name": Raw(encode_value(tool.canonical))}
-    shown |= {member: members[member] for member in _SHOWN if member in members}
-    return count(encode_members(shown))
+    visible_members = {"name": Raw(encode_value(tool.canonical))}
+    visible_members |= {member: members[member] for member in _SHOWN if member in members}
+    return count(encode_members(visible_members))

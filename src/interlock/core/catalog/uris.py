@@ -99,9 +99,9 @@ class UriTable:
             for offering in owners_of_uri
             if self._shown_form(offering, uri) != uri
         }
-        self.resources = self._list_shown(lambda offering: offering.resources)
-        self.templates = self._list_shown(lambda offering: offering.templates)
-        self.skills = self._list_shown(
+        self.resources = self._list_visible(lambda offering: offering.resources)
+        self.templates = self._list_visible(lambda offering: offering.templates)
+        self.skills = self._list_visible(
             lambda offering: tuple(
                 Resource(skill.uri, self._encode_skill(offering, skill))
                 for skill in offering.skills
@@ -163,8 +163,8 @@ class UriTable:
         plain_owners[uri] = owner
         return steps
 
-    def _list_shown(self, kind: _ResourceSelector) -> tuple[ShownResource, ...]:
-        shown: dict[str, ShownResource] = {}
+    def _list_visible(self, kind: _ResourceSelector) -> tuple[ShownResource, ...]:
+        resources_by_uri: dict[str, ShownResource] = {}
         transparent_uris = (
             set()
             if self._transparent is None
@@ -175,11 +175,11 @@ class UriTable:
                 uri = self._shown_form(offering, resource.uri)
                 # No URI is listed twice.
                 if offering is self._transparent or uri not in transparent_uris:
-                    shown.setdefault(
+                    resources_by_uri.setdefault(
                         uri,
                         ShownResource(_prefixed_form(offering, resource.uri), uri, resource.listed),
                     )
-        return tuple(shown.values())
+        return tuple(resources_by_uri.values())
 
     def _shown_form(self, offering: Offering, uri: str) -> str:
         # A URI that looks like our form would be mistaken for another's: it always gets a prefix.

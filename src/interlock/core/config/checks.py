@@ -16,13 +16,13 @@ from interlock.core.config.feature_sections import section_definitions
 from interlock.core.config.model import COMMAND_TRANSPORTS, URL_TRANSPORTS, Config, ServerConfig
 from interlock.core.config.own_node import OWN_ADDRESS, is_own_url
 from interlock.core.config.problems import (
-    BadValue,
     ConfigError,
+    InvalidValueError,
     KeyPath,
     Problem,
     format_path,
-    one_of,
-    quoted,
+    join_alternatives,
+    quote,
 )
 from interlock.core.config.quantities import is_confidential
 from interlock.core.config.reader import NodeReader
@@ -96,7 +96,7 @@ def find_weak_tokens(
         if len(secret) < MIN_TOKEN_LENGTH:
             yield (
                 ("tokens", index, "token"),
-                f"the token {quoted(token.name)} has less than {MIN_TOKEN_LENGTH} characters, and "
+                f"the token {quote(token.name)} has less than {MIN_TOKEN_LENGTH} characters, and "
                 f"{config.listen} is reachable from other machines",
                 "use a longer one: openssl rand -hex 16",
             )
@@ -134,7 +134,7 @@ def _check_server(reader: NodeReader, path: KeyPath, server: ServerConfig) -> No
             reader.report(
                 (*path, "transport"),
                 f"{server.transport} needs command",
-                f"write {one_of(('auto', *URL_TRANSPORTS))}",
+                f"write {join_alternatives(('auto', *URL_TRANSPORTS))}",
             )
     elif is_set("command"):
         for name in ("headers", "oauth"):
@@ -144,7 +144,7 @@ def _check_server(reader: NodeReader, path: KeyPath, server: ServerConfig) -> No
             reader.report(
                 (*path, "transport"),
                 f"{server.transport} needs url",
-                f"write {one_of(('auto', *COMMAND_TRANSPORTS))}",
+                f"write {join_alternatives(('auto', *COMMAND_TRANSPORTS))}",
             )
     elif not server.url and not server.command and path not in reader.misspelt:
         reader.report(
@@ -243,7 +243,7 @@ def _check_segments(reader: NodeReader, servers: dict[str, ServerConfig]) -> Non
         if segment in owners:
             reader.report(
                 reported_path,
-                f"the server {quoted(owners[segment])} already has the segment {quoted(segment)}",
+                f"the server {quote(owners[segment])} already has the segment {quote(segment)}",
                 "add segment: with another name",
             )
             continue
@@ -264,18 +264,18 @@ def _check_transparent(reader: NodeReader, servers: dict[str, ServerConfig]) -> 
 
 
 def _check_tokens(reader: NodeReader, values: dict[str, Any]) -> None:
-    seen: set[str] = set()
+    names: set[str] = set()
     for index, token in enumerate(values.get("tokens", [])):
-        if token.name in seen:
+        if token.name in names:
             reader.report(
                 ("tokens", index, "name"),
-                f"another token has the name {quoted(token.name)}",
+                f"another token has the name {quote(token.name)}",
                 "use unique names",
             )
         if is_reserved_name(token.name):
             reader.report(
                 ("tokens", index, "name"),
-                f"{quoted(token.name)} is reserved for the node",
+                f"{quote(token.name)} is reserved for the node",
                 "choose another name",
             )
         if not token.may:
@@ -284,7 +284,7 @@ def _check_tokens(reader: NodeReader, values: dict[str, Any]) -> None:
                 "a token without permissions is of no use",
                 "write [call], [register] or both",
             )
-        seen.add(token.name)
+        names.add(token.name)
 
 
 def _has_identity_source(identity: IdentityConfig) -> bool:
@@ -302,7 +302,7 @@ def _check_exposure(reader: NodeReader, values: dict[str, Any]) -> None:
         return
     try:
         loopback = quantities.parse_listen(listen).loopback
-    except BadValue:
+    except InvalidValueError:
         return
     if not loopback:
         reader.report(("listen",), *_exposure_problem(listen))
@@ -342,7 +342,7 @@ def check_policy(reader: NodeReader, values: dict[str, Any]) -> None:
         if rule.name in names:
             reader.report(
                 (*path, "name"),
-                f"another rule has the name {quoted(rule.name)}",
+                f"another rule has the name {quote(rule.name)}",
                 "use unique names",
             )
         elif rule.name.startswith(RESERVED_RULE_PREFIX):
@@ -356,7 +356,7 @@ def check_policy(reader: NodeReader, values: dict[str, Any]) -> None:
         if rule.when is not None:
             try:
                 compile_condition(rule.when)
-            except BadValue as error:
+            except InvalidValueError as error:
                 reader.report((*path, "when"), error.message, error.hint)
     _check_learned(reader, policy)
 
@@ -390,7 +390,7 @@ def _check_learned(reader: NodeReader, policy: PolicyConfig) -> None:
         if rule.name in names:
             reader.report(
                 (*path, "name"),
-                f"another rule has the name {quoted(rule.name)}",
+                f"another rule has the name {quote(rule.name)}",
                 "use unique names",
             )
         names.add(rule.name)
@@ -406,7 +406,7 @@ def _check_learned(reader: NodeReader, policy: PolicyConfig) -> None:
         if rule.when is not None:
             try:
                 compile_condition(rule.when)
-            except BadValue as error:
+            except InvalidValueError as error:
                 reader.report((*path, "when"), error.message, error.hint)
 
 
@@ -475,12 +475,12 @@ def identity_problems(identity: IdentityConfig, *, client_ca: bool) -> Iterator[
     Args:
         client_ca: a CA verifies client certificates.
     """
-    seen: set[str] = set()
+    names: set[str] = set()
     for index, issuer in enumerate(identity.issuers):
-        if issuer.issuer in seen:
+        if issuer.issuer in names:
             path: KeyPath = ("identity", "issuers", index, "issuer")
             yield IdentityProblem(path, "this issuer is listed twice", "remove one")
-        seen.add(issuer.issuer)
+        names.add(issuer.issuer)
     yield from _prefix_problems(identity)
     if identity.certificates and not client_ca:
         yield IdentityProblem(
@@ -492,7 +492,7 @@ def identity_problems(identity: IdentityConfig, *, client_ca: bool) -> Iterator[
         if is_reserved_name(certificate.name):
             yield IdentityProblem(
                 ("identity", "certificates", index, "name"),
-                f"{quoted(certificate.name)} is reserved for the node",
+                f"{quote(certificate.name)} is reserved for the node",
                 "choose another name",
             )
 
@@ -512,7 +512,7 @@ def _prefix_problems(identity: IdentityConfig) -> Iterator[IdentityProblem]:
             if prefix.startswith(other_prefix) or other_prefix.startswith(prefix):
                 yield IdentityProblem(
                     path,
-                    f"the prefixes {quoted(prefix)} and {quoted(other_prefix)} overlap, so callers "
+                    f"the prefixes {quote(prefix)} and {quote(other_prefix)} overlap, so callers "
                     "could be confused",
                     "give each its own prefix, such as corp: and app:",
                 )

@@ -23,7 +23,7 @@ from interlock.core.config.client_secrets import SecretReplacer, Variable, varia
 from interlock.core.config.load import parse_config, read_text
 from interlock.core.config.model import Config, ServerConfig, Transport
 from interlock.core.config.own_node import is_own_url, runs_interlock
-from interlock.core.config.problems import BadValue, ConfigError, Problem, quoted
+from interlock.core.config.problems import ConfigError, InvalidValueError, Problem, quote
 from interlock.core.config.quantities import check_url, default_segment
 from interlock.core.config.render import to_yaml
 from interlock.core.config.secrets import escape
@@ -121,7 +121,7 @@ class EntryReader:
         self.notes: list[str] = []
 
     def read_json(self, key: str, entry: Mapping[str, Any]) -> ServerConfig:
-        """Read an entry of `mcpServers` or `servers`. Raises BadValue if it is invalid."""
+        """Read an entry of `mcpServers` or `servers`. Raises InvalidValueError if it is invalid."""
         self._note_rest(key, entry, _JSON_KEYS)
         milliseconds = _seconds(entry.get("timeout")) or 0.0
         enabled = not entry.get("disabled", False) and entry.get("enabled", True) is not False
@@ -137,7 +137,7 @@ class EntryReader:
         )
 
     def read_codex(self, key: str, entry: Mapping[str, Any]) -> ServerConfig:
-        """Read a table of `mcp_servers`. Raises BadValue if it is invalid."""
+        """Read a table of `mcp_servers`. Raises InvalidValueError if it is invalid."""
         self._note_rest(key, entry, _CODEX_KEYS)
         headers = self._texts(key, "http_headers", entry.get("http_headers"))
         for header, variable in _mapping(entry.get("env_http_headers")).items():
@@ -185,7 +185,7 @@ class EntryReader:
     ) -> ServerConfig:
         command, args = command_line(entry)
         if url and command:
-            raise BadValue("it has both a URL and a command")
+            raise InvalidValueError("it has both a URL and a command")
         shared: dict[str, Any] = {
             "enabled": enabled,
             "timeout": timeout,
@@ -204,7 +204,7 @@ class EntryReader:
                 **shared,
             )
         if not command:
-            raise BadValue("it has neither a URL nor a command")
+            raise InvalidValueError("it has neither a URL nor a command")
         env = self._texts(key, "env", entry.get("env"))
         cwd = entry.get("cwd")
         return ServerConfig(
@@ -251,12 +251,12 @@ class EntryReader:
         if body in _SEPARATORS:
             return "/"
         if body.startswith("input:"):
-            asked = self.origin.inputs.get(body[6:], {})
+            input = self.origin.inputs.get(body[6:], {})
             name = self.secret_replacer.add_variable(
-                variable_name(body[6:]), used_by, str(asked.get("description", ""))
+                variable_name(body[6:]), used_by, str(input.get("description", ""))
             )
-            default = asked.get("default")
-            hidden = asked.get("password", False) or not isinstance(default, str)
+            default = input.get("default")
+            hidden = input.get("password", False) or not isinstance(default, str)
             usable = not hidden and not set(str(default)) & set("{}$")
             return f"${{env:{name}:-{default}}}" if usable and default else f"${{env:{name}}}"
         variable = _ENV.fullmatch(body)
@@ -266,14 +266,14 @@ class EntryReader:
                 self.secret_replacer.add_variable(name, used_by)
                 return f"${{env:{name}}}"
             return f"${{env:{name}:-{default}}}"
-        shown = f"${{{body}}}" if re.fullmatch(r"[\w.:]+", body) else "${…}"
-        self.notes.append(f"{used_by}: {shown} is known to the client only; kept as plain text")
+        reference = f"${{{body}}}" if re.fullmatch(r"[\w.:]+", body) else "${…}"
+        self.notes.append(f"{used_by}: {reference} is known to the client only; kept as plain text")
         return escape(f"${{{body}}}")
 
     def _note_rest(self, key: str, entry: Mapping[str, Any], read: frozenset[str]) -> None:
         if "envFile" in entry:
             self.notes.append(
-                f"{key}: envFile {quoted(str(entry['envFile']))} is not read; "
+                f"{key}: envFile {quote(str(entry['envFile']))} is not read; "
                 "set its variables before the node starts"
             )
         for name in sorted(_SIGN_IN_KEYS & set(entry)):
@@ -289,7 +289,7 @@ def entry_url(entry: Mapping[str, Any]) -> Any:
 
 
 def command_line(entry: Mapping[str, Any]) -> tuple[str, list[str]]:
-    """Return program and arguments. An empty program: there is none. Raises BadValue."""
+    """Return program and arguments. An empty program: there is none. Raises InvalidValueError."""
     command, args = entry.get("command"), entry.get("args") or []
     if isinstance(command, list):
         words = [str(word) for word in command]
@@ -300,7 +300,7 @@ def command_line(entry: Mapping[str, Any]) -> tuple[str, list[str]]:
         try:
             words = shlex.split(command)
         except ValueError:
-            raise BadValue("a quote in its command is not closed") from None
+            raise InvalidValueError("a quote in its command is not closed") from None
         return words[0], words[1:]
     return command, [str(arg) for arg in args]
 
@@ -375,16 +375,16 @@ class ClientImport(Struct, frozen=True):
 
 def find_client_configs(home: Path, cwd: Path) -> list[ClientConfigFile]:
     """Return the existing files: the project's first, then the user's."""
-    found = [
+    files = [
         ClientConfigFile(client, cwd / name, True)
         for client, name in _PROJECT_FILES
         if _holds_servers(cwd / name)
     ]
-    seen = {file.path for file in found}
+    paths = {file.path for file in files}
     for client, name in _USER_FILES:
-        if home / name not in seen and _holds_servers(home / name):
-            found.append(ClientConfigFile(client, home / name, False))
-    return found
+        if home / name not in paths and _holds_servers(home / name):
+            files.append(ClientConfigFile(client, home / name, False))
+    return files
 
 
 def read_client_config(path: Path, *, home: Path, cwd: Path) -> ClientImport:
@@ -393,10 +393,10 @@ def read_client_config(path: Path, *, home: Path, cwd: Path) -> ClientImport:
 
 
 def import_client_configs(
-    paths: Iterable[Path], *, home: Path, cwd: Path, own: Config | None = None
+    paths: Iterable[Path], *, home: Path, cwd: Path, own_config: Config | None = None
 ) -> ClientImport:
     """Import the servers of several files: duplicates become one, and different servers with the
-    same name are kept. The node of the config `own` is no server of itself.
+    same name are kept. The node of the config `own_config` is no server of itself.
 
     If one of several files cannot be read, a note says so.
 
@@ -423,7 +423,7 @@ def import_client_configs(
     for path, document in documents.items():
         client = client_of(path)
         for places, server in _read_file(
-            path, document, home, cwd, secret_replacer, notes, own or Config()
+            path, document, home, cwd, secret_replacer, notes, own_config or Config()
         ):
             name = "" if server is None else _merge(servers, places[0][-1], server, notes)
             entries += [ClientEntry(client, path, keys, name) for keys in places]
@@ -439,16 +439,18 @@ def client_of(path: Path) -> str:
     return next((client for client, name in known if whole.endswith(f"/{name}")), "")
 
 
-def import_note(found: ClientImport) -> str:
+def import_note(client_import: ClientImport) -> str:
     """Format the result for the user: variables to set, then notes. Never a value."""
     lines = []
-    variables = [one for one in found.variables if one.name not in _ALWAYS_SET]
+    variables = [
+        candidate for candidate in client_import.variables if candidate.name not in _ALWAYS_SET
+    ]
     if variables:
         lines.append("Set these environment variables before the node starts:")
         for variable in variables:
-            about = f" ({variable.description})" if variable.description else ""
-            lines.append(f"  {variable.name}  for {variable.used_by}{about}")
-    lines += [f"Note: {note}" for note in found.notes]
+            description = f" ({variable.description})" if variable.description else ""
+            lines.append(f"  {variable.name}  for {variable.used_by}{description}")
+    lines += [f"Note: {note}" for note in client_import.notes]
     return "\n".join(lines)
 
 
@@ -480,7 +482,7 @@ def _read_file(
     cwd: Path,
     secret_replacer: SecretReplacer,
     notes: list[str],
-    own: Config,
+    own_config: Config,
 ) -> Iterator[tuple[list[Keys], ServerConfig | None]]:
     """Yield each server with all of its places in the file. None: the node itself."""
     toml = path.suffix == ".toml"
@@ -498,21 +500,21 @@ def _read_file(
     reader = EntryReader(origin, secret_replacer)
     tables = [("mcp_servers",)] if toml else _json_tables(cwd)
     # Two servers may have one name, such as the user's and the project's.
-    found: dict[tuple[str, str], tuple[Any, list[Keys]]] = {}
+    entries: dict[tuple[str, str], tuple[Any, list[Keys]]] = {}
     for table in tables:
         for key, entry in _table_at(document, table).items():
             same = (key, json.dumps(entry, sort_keys=True, default=str))
-            found.setdefault(same, (entry, []))[1].append((*table, key))
-    for (key, _), (entry, places) in found.items():
+            entries.setdefault(same, (entry, []))[1].append((*table, key))
+    for (key, _), (entry, places) in entries.items():
         try:
             if not key or not isinstance(entry, dict):
-                raise BadValue("it is not a server")
+                raise InvalidValueError("it is not a server")
             # Before it is read, because its variables are not needed either.
-            _refuse_this_node(entry, own)
+            _reject_this_node(entry, own_config)
             server = reader.read_codex(key, entry) if toml else reader.read_json(key, entry)
             _check_usable(key, server)
-        except BadValue as bad:
-            reader.notes.append(f"{path.name}: {quoted(key)} is left out: {bad.message}")
+        except InvalidValueError as bad:
+            reader.notes.append(f"{path.name}: {quote(key)} is left out: {bad.message}")
             if isinstance(bad, _ThisNode):
                 yield places, None
         else:
@@ -520,30 +522,30 @@ def _read_file(
     notes += reader.notes
 
 
-class _ThisNode(BadValue):
+class _ThisNode(InvalidValueError):
     """An entry for the node that imports it."""
 
 
-def _refuse_this_node(entry: Mapping[str, Any], own: Config) -> None:
+def _reject_this_node(entry: Mapping[str, Any], own_config: Config) -> None:
     url = entry_url(entry)
     command, args = command_line(entry)
     # A stdio-only client reaches a URL through a program with the URL as an argument.
     urls = [*([url] if isinstance(url, str) else []), *args]
-    if any(is_own_url(one, own.listen, own.path) for one in urls):
-        raise _ThisNode(f"it is this node itself, at {own.listen}{own.path}")
+    if any(is_own_url(address, own_config.listen, own_config.path) for address in urls):
+        raise _ThisNode(f"it is this node itself, at {own_config.listen}{own_config.path}")
     if runs_interlock([command, *args]):
         raise _ThisNode("it runs interlock stdio, which is this node itself")
 
 
 def _check_usable(key: str, server: ServerConfig) -> None:
-    """Raise BadValue for a server that would not be the same after writing and reading."""
+    """Raise InvalidValueError for a server that would not be the same after writing and reading."""
     named = replace(server, segment="usable")
     try:
         same = parse_config(to_yaml({key: named})).servers == {key: named}
     except ConfigError as error:
-        raise BadValue(error.problems[0].message) from None
+        raise InvalidValueError(error.problems[0].message) from None
     if not same:
-        raise BadValue("it cannot be written as YAML")
+        raise InvalidValueError("it cannot be written as YAML")
 
 
 def _json_tables(cwd: Path) -> list[Keys]:
@@ -563,7 +565,7 @@ def _other_folders(document: Mapping[str, Any], cwd: Path) -> Iterator[str]:
         names = _table_at(document, ("projects", folder, "mcpServers"))
         if names and folder != str(cwd):
             yield (
-                f".claude.json: {', '.join(map(quoted, names))} of the folder {folder} "
+                f".claude.json: {', '.join(map(quote, names))} of the folder {folder} "
                 "is left out: run interlock import in that folder"
             )
 
@@ -578,11 +580,11 @@ def _merge(
     if name in servers:
         return name
     if name != key:
-        notes.append(f"two servers are called {quoted(key)}; one is now {quoted(name)}")
-    taken = {other.segment for other in servers.values()}
+        notes.append(f"two servers are called {quote(key)}; one is now {quote(name)}")
+    segments = {other.segment for other in servers.values()}
     stem = default_segment(name) or "server"
     segment, number = stem, 2
-    while segment in taken:
+    while segment in segments:
         segment, number = f"{stem[:60]}-{number}", number + 1
     servers[name] = replace(server, segment=segment)
     return name

@@ -11,7 +11,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from interlock.core.config.problems import BadValue
+from interlock.core.config.problems import InvalidValueError
 from interlock.core.config.secrets import EnvReference, escape, pieces, references
 from interlock.core.redaction import is_secret_key, is_secret_value
 
@@ -188,5 +188,5 @@ class SecretReplacer:
 def _is_literal(value: str) -> bool:
     try:
         return not references(value)
-    except BadValue:
+    except InvalidValueError:
         return True

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final
 
-from interlock.core.config.problems import BadValue
+from interlock.core.config.problems import InvalidValueError
 
 VARIABLES: Final = ("args", "tool", "caller", "roles", "scopes", "effect", "server")
 """The variables of an expression."""
@@ -54,16 +54,16 @@ class Condition:
 
 @lru_cache(maxsize=20_000)
 def compile_condition(text: str) -> Condition:
-    """Compile an expression. Raises BadValue if it is invalid."""
+    """Compile an expression. Raises InvalidValueError if it is invalid."""
     from cel_expr_python import cel  # type: ignore[import-untyped]
 
     try:
         expression = _environment().compile(text)
     except RuntimeError as exc:
-        raise BadValue(*_describe_compile_error(_clean_message(str(exc)), text)) from None
+        raise InvalidValueError(*_describe_compile_error(_clean_message(str(exc)), text)) from None
     return_type = expression.return_type()
     if return_type not in (cel.Type.BOOL, cel.Type.DYN):
-        raise BadValue(
+        raise InvalidValueError(
             f"this condition returns {return_type.name().lower()}, not true or false",
             "compare it with a value",
         )
@@ -128,8 +128,8 @@ def _describe_compile_error(message: str, text: str) -> tuple[str, str]:
     if operator_match is not None and operator_match[0] in _OTHER_OPERATORS:
         correct_operator = _OTHER_OPERATORS[operator_match[0]]
         return f"{operator_match[0]} {location} is no operator of CEL", f"write {correct_operator}"
-    shown = rest[:20].strip()
-    return f"invalid condition {location}: {shown!r}", "see the CEL language definition"
+    excerpt = rest[:20].strip()
+    return f"invalid condition {location}: {excerpt!r}", "see the CEL language definition"
 
 
 def _clean_message(text: str) -> str:
@@ -149,8 +149,8 @@ _TYPE_NAMES: Final = {"int64": "int", "uint64": "uint", "null_type": "null", "ma
 def _describe(text: str, expression: str) -> str:
     """Return the library's message about a call in plain words."""
     if match := _MISSING.fullmatch(text):
-        of_args = re.search(rf"\bargs(\.|\[['\"]){re.escape(match[1])}\b", expression)
-        return f"{'args has' if of_args else 'there is'} no member {match[1]}"
+        argument_match = re.search(rf"\bargs(\.|\[['\"]){re.escape(match[1])}\b", expression)
+        return f"{'args has' if argument_match else 'there is'} no member {match[1]}"
     if match := _TYPES.fullmatch(text):
         operation = re.sub(
             r"\w+", lambda type_name: _TYPE_NAMES.get(type_name[0], type_name[0]), match[1]

@@ -16,7 +16,7 @@ from yaml.nodes import CollectionNode, MappingNode, Node, ScalarNode, SequenceNo
 
 from interlock.core.config.load import DEFAULT_NAME, parse_config
 from interlock.core.config.model import Config, ServerConfig
-from interlock.core.config.problems import ConfigError, quoted
+from interlock.core.config.problems import ConfigError, quote
 from interlock.core.config.render import dump, dump_flow, plain_server
 from interlock.core.config.trust import LearnedRule
 from interlock.core.config.yaml_text import compose
@@ -32,12 +32,12 @@ def add_server(text: str, key: str, server: ServerConfig, filename: str = DEFAUL
     config_before = parse_config(text, filename)
     if key in config_before.servers:
         raise ConfigError.of(
-            f"there is already a server {quoted(key)}", "choose another name", file=filename
+            f"there is already a server {quote(key)}", "choose another name", file=filename
         )
     edited_text = _insert(text, _SERVERS, {key: plain_server(key, server)}, filename)
     # A config completes its servers, so that they can be compared.
     servers = Config(servers={**config_before.servers, key: server}).servers
-    advice = f"add the server {quoted(key)} below servers: yourself"
+    advice = f"add the server {quote(key)} below servers: yourself"
     return _check(edited_text, replace(config_before, servers=servers), advice, filename)
 
 
@@ -50,11 +50,11 @@ def add_learned(text: str, rule: LearnedRule, filename: str = DEFAULT_NAME) -> s
     }
     if rule.name in names:
         raise ConfigError.of(
-            f"there is already a rule {quoted(rule.name)}", "choose another name", file=filename
+            f"there is already a rule {quote(rule.name)}", "choose another name", file=filename
         )
     edited_text = _insert(text, _RULES, [plain_rule(rule)], filename)
     policy = replace(config_before.policy, learned=[*config_before.policy.learned, rule])
-    advice = f"add the rule {quoted(rule.name)} below policy.learned yourself"
+    advice = f"add the rule {quote(rule.name)} below policy.learned yourself"
     return _check(edited_text, replace(config_before, policy=policy), advice, filename)
 
 
@@ -64,13 +64,11 @@ def remove_learned(text: str, name: str, filename: str = DEFAULT_NAME) -> str:
     names = [rule.name for rule in config_before.policy.learned]
     if name not in names:
         alternatives = f"there are {', '.join(names)}" if names else "there is none at all"
-        raise ConfigError.of(
-            f"there is no learned rule {quoted(name)}", alternatives, file=filename
-        )
+        raise ConfigError.of(f"there is no learned rule {quote(name)}", alternatives, file=filename)
     remaining_rules = [rule for rule in config_before.policy.learned if rule.name != name]
     edited_text = _remove_rule(text, names.index(name), filename)
     policy = replace(config_before.policy, learned=remaining_rules)
-    advice = f"take the rule {quoted(name)} below policy.learned out yourself"
+    advice = f"take the rule {quote(name)} below policy.learned out yourself"
     return _check(edited_text, replace(config_before, policy=policy), advice, filename)
 
 

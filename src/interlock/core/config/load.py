@@ -62,17 +62,17 @@ def read_text(
     when_missing: str = "check the path, or create it with: interlock add",
 ) -> str:
     """A file's text. Raises ConfigError that names the file."""
-    shown = str(path)
+    filename = str(path)
     try:
         content = Path(path).read_bytes()
     except FileNotFoundError:
-        raise ConfigError.of("there is no such file", when_missing, file=shown) from None
+        raise ConfigError.of("there is no such file", when_missing, file=filename) from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else "bad path"
         raise ConfigError.of(
-            f"the file cannot be read ({reason.lower()})", "check the path", file=shown
+            f"the file cannot be read ({reason.lower()})", "check the path", file=filename
         ) from None
-    return decode_text(content, shown, "utf-8-sig")
+    return decode_text(content, filename, "utf-8-sig")
 
 
 def decode_text(content: bytes, file: str, encoding: str = "utf-8") -> str:

@@ -36,8 +36,8 @@ from interlock.core.config.section import (
     ToolName,
     VariableName,
     default_section,
+    help_text,
     kind,
-    says,
 )
 from interlock.core.config.trust import (
     ApprovalsConfig,
@@ -70,61 +70,67 @@ GrantName = Literal["authorization_code", "client_credentials"]
 class Limits(Section, frozen=True):
     """Limits of requests, sessions and calls."""
 
-    body_bytes: Annotated[Size, says("Maximum size of a request body, such as 4MiB.")] = (
+    body_bytes: Annotated[Size, help_text("Maximum size of a request body, such as 4MiB.")] = (
         4 * MEBIBYTE
     )
-    header_bytes: Annotated[Size, says("Maximum size of all request headers.")] = 16 * 1024
-    header_count: Annotated[Count, says("Maximum number of request headers.")] = 100
-    sessions: Annotated[Count, says("Maximum number of open MCP sessions.")] = 10_000
-    session_idle: Annotated[Duration, says("Time after which an unused session is closed.")] = (
-        3600.0
-    )
-    concurrent_calls: Annotated[Count, says("Maximum number of concurrent calls.")] = 10_000
+    header_bytes: Annotated[Size, help_text("Maximum size of all request headers.")] = 16 * 1024
+    header_count: Annotated[Count, help_text("Maximum number of request headers.")] = 100
+    sessions: Annotated[Count, help_text("Maximum number of open MCP sessions.")] = 10_000
+    session_idle: Annotated[
+        Duration, help_text("Time after which an unused session is closed.")
+    ] = 3600.0
+    concurrent_calls: Annotated[Count, help_text("Maximum number of concurrent calls.")] = 10_000
 
 
 class BreakerConfig(Section, frozen=True):
     """The circuit breaker of each upstream."""
 
-    failures: Annotated[Count, says("Consecutive failures that open the breaker.")] = 5
-    cooldown: Annotated[Duration, says("Time before an open breaker lets one call through.")] = 10.0
+    failures: Annotated[Count, help_text("Consecutive failures that open the breaker.")] = 5
+    cooldown: Annotated[
+        Duration, help_text("Time before an open breaker lets one call through.")
+    ] = 10.0
 
 
 class OAuthConfig(Section, frozen=True):
     """The sign-in of the node to a server that requires it."""
 
-    enabled: Annotated[bool, says("false: never sign in to this server.")] = True
+    enabled: Annotated[bool, help_text("false: never sign in to this server.")] = True
     grant: Annotated[
         GrantName,
-        says(
+        help_text(
             "authorization_code: a person signs in (interlock login). "
             "client_credentials: the node signs in."
         ),
     ] = "authorization_code"
     scopes: Annotated[
-        list[Text], says("Scopes to request. Default: those that the server requires.")
+        list[Text], help_text("Scopes to request. Default: those that the server requires.")
     ] = field(default_factory=list)
     issuer: Annotated[
         Annotated[str, kind("url")] | None,
-        says("The only authorization server that may be used. Set it together with client_id."),
+        help_text(
+            "The only authorization server that may be used. Set it together with client_id."
+        ),
     ] = None
     client_id: Annotated[
         Annotated[Reference, Meta(min_length=1)] | None,
-        says("The client id of a client that was registered manually."),
+        help_text("The client id of a client that was registered manually."),
     ] = None
     client_secret: Annotated[
-        SecretReference | None, says("The client's secret, by reference: ${env:NAME}.")
+        SecretReference | None, help_text("The client's secret, by reference: ${env:NAME}.")
     ] = None
     private_key: Annotated[
         SecretReference | None,
-        says("Instead of a secret: the client's signing key (PEM), by reference: ${file:path}."),
+        help_text(
+            "Instead of a secret: the client's signing key (PEM), by reference: ${file:path}."
+        ),
     ] = None
     client_metadata_url: Annotated[
         Annotated[str, kind("url")] | None,
-        says("URL of your client id metadata document. It becomes the client id."),
+        help_text("URL of your client id metadata document. It becomes the client id."),
     ] = None
     redirect_port: Annotated[
         Annotated[int, Meta(ge=0)],
-        says("Local port of the redirect URL. 0: any free port."),
+        help_text("Local port of the redirect URL. 0: any free port."),
     ] = 0
 
     def __repr__(self) -> str:
@@ -136,115 +142,117 @@ class AskConfig(Section, frozen=True):
     """Client requests that a server may send to its callers."""
 
     sampling: Annotated[
-        AllowDeny, says("Whether it may request samples of its callers' models.")
+        AllowDeny, help_text("Whether it may request samples of its callers' models.")
     ] = "allow"
     elicitation: Annotated[
-        AllowDeny, says("Whether it may request input of its callers' users.")
+        AllowDeny, help_text("Whether it may request input of its callers' users.")
     ] = "allow"
-    roots: Annotated[AllowDeny, says("Whether it may request its callers' roots.")] = "allow"
+    roots: Annotated[AllowDeny, help_text("Whether it may request its callers' roots.")] = "allow"
     max_tokens: Annotated[
-        Count | None, says("Maximum number of tokens of one sample. Default: no limit.")
+        Count | None, help_text("Maximum number of tokens of one sample. Default: no limit.")
     ] = None
 
 
 class ServerConfig(Section, frozen=True):
     """One upstream. Exactly one of `url` and `command` is set."""
 
-    url: Annotated[Annotated[str, kind("url")] | None, says("URL of a remote MCP server.")] = None
+    url: Annotated[Annotated[str, kind("url")] | None, help_text("URL of a remote MCP server.")] = (
+        None
+    )
     command: Annotated[
         Annotated[Reference, Meta(min_length=1)] | None,
-        says("Program to start. Without args it is split like a command line."),
+        help_text("Program to start. Without args it is split like a command line."),
     ] = None
-    args: Annotated[list[ScalarReference], says("Arguments of the program.")] = field(
+    args: Annotated[list[ScalarReference], help_text("Arguments of the program.")] = field(
         default_factory=list
     )
     env: Annotated[
-        dict[VariableName, ScalarReference], says("Environment variables of the program.")
+        dict[VariableName, ScalarReference], help_text("Environment variables of the program.")
     ] = field(default_factory=dict)
     cwd: Annotated[
         Annotated[Reference, Meta(min_length=1)] | None,
-        says("Working folder of the program. Default: the folder of the config file."),
+        help_text("Working folder of the program. Default: the folder of the config file."),
     ] = None
-    transport: Annotated[Transport, says("Transport of the server. auto: detect it.")] = "auto"
-    segment: Annotated[Segment, says("Its name in the catalog. Default: derived from its key.")] = (
-        ""
-    )
-    description: Annotated[str | None, says("A note for people, shown in listings.")] = None
-    enabled: Annotated[bool, says("false: do not use the server.")] = True
+    transport: Annotated[Transport, help_text("Transport of the server. auto: detect it.")] = "auto"
+    segment: Annotated[
+        Segment, help_text("Its name in the catalog. Default: derived from its key.")
+    ] = ""
+    description: Annotated[str | None, help_text("A note for people, shown in listings.")] = None
+    enabled: Annotated[bool, help_text("false: do not use the server.")] = True
     expose: Annotated[
         Exposure,
-        says("transparent: show the tools without a prefix. Only for a single server."),
+        help_text("transparent: show the tools without a prefix. Only for a single server."),
     ] = "prefixed"
-    allow: Annotated[list[Glob], says("Globs of tools to offer. Default: all.")] = field(
+    allow: Annotated[list[Glob], help_text("Globs of tools to offer. Default: all.")] = field(
         default_factory=list
     )
-    deny: Annotated[list[Glob], says("Globs of tools to exclude. Overrides allow.")] = field(
+    deny: Annotated[list[Glob], help_text("Globs of tools to exclude. Overrides allow.")] = field(
         default_factory=list
     )
     rename: Annotated[
-        dict[str, ToolName], says("New names of tools: the server's name → the shown name.")
+        dict[str, ToolName], help_text("New names of tools: the server's name → the shown name.")
     ] = field(default_factory=dict)
     descriptions: Annotated[
-        dict[str, str], says("Descriptions that replace the server's own, by tool name.")
+        dict[str, str], help_text("Descriptions that replace the server's own, by tool name.")
     ] = field(default_factory=dict)
     effects: Annotated[
         dict[str, EffectName],
-        says("Effects of tools, by glob. Override the server's annotations."),
+        help_text("Effects of tools, by glob. Override the server's annotations."),
     ] = field(default_factory=dict)
     trust_annotations: Annotated[
-        bool, says("Whether annotations that lower the effect of a tool are trusted.")
+        bool, help_text("Whether annotations that lower the effect of a tool are trusted.")
     ] = True
     unannotated: Annotated[
         UnannotatedName | None,
-        says("`unannotated` for this server. Default: the node's setting."),
+        help_text("`unannotated` for this server. Default: the node's setting."),
     ] = None
     headers: Annotated[
-        dict[HeaderName, ScalarReference], says("HTTP headers of every request to url.")
+        dict[HeaderName, ScalarReference], help_text("HTTP headers of every request to url.")
     ] = field(default_factory=dict)
     oauth: OAuthConfig = field(default_factory=OAuthConfig)
     minted_tokens: Annotated[
         bool,
-        says(
+        help_text(
             "Whether the node sends a token that it issues for the caller with each call, instead "
             "of its own credentials. For servers that trust the keys of this node."
         ),
     ] = False
-    timeout: Annotated[Duration | None, says("Timeout of a call. Default: the node's timeout.")] = (
-        None
-    )
-    start_timeout: Annotated[Duration, says("Maximum time until it is ready.")] = 30.0
+    timeout: Annotated[
+        Duration | None, help_text("Timeout of a call. Default: the node's timeout.")
+    ] = None
+    start_timeout: Annotated[Duration, help_text("Maximum time until it is ready.")] = 30.0
     grace: Annotated[
-        DurationOrZero, says("How long its tools stay listed after the connection is lost.")
+        DurationOrZero, help_text("How long its tools stay listed after the connection is lost.")
     ] = 300.0
-    connections: Annotated[Count, says("Maximum number of HTTP connections to url.")] = 16
+    connections: Annotated[Count, help_text("Maximum number of HTTP connections to url.")] = 16
     sessions: Annotated[
         Sharing,
-        says(
+        help_text(
             "private: each client has a session (or process) of its own. shared: all clients share "
             "one. auto: private if the server issues session ids."
         ),
     ] = "auto"
     protocol: Annotated[
         Protocol,
-        says(
+        help_text(
             "The protocol generation to speak with it: session (until 2025-11-25) or stateless "
             "(from 2026-07-28). auto: detect it, and use that of the client if possible."
         ),
     ] = "auto"
     ask: AskConfig = field(default_factory=AskConfig)
     min_latency_class: Annotated[
-        LatencyClass | None, says("No tool is shown with a faster latency class.")
+        LatencyClass | None, help_text("No tool is shown with a faster latency class.")
     ] = None
 
 
 class TlsConfig(Section, frozen=True):
     """TLS of the HTTP listener, version 1.3 only."""
 
-    certificate: Annotated[Text, says("Certificate file (PEM) with its chain.")]
-    key: Annotated[Text, says("File with the private key (PEM).")]
+    certificate: Annotated[Text, help_text("Certificate file (PEM) with its chain.")]
+    key: Annotated[Text, help_text("File with the private key (PEM).")]
     client_ca: Annotated[
         Text | None,
-        says("CA that verifies client certificates."),
+        help_text("CA that verifies client certificates."),
     ] = None
 
 
@@ -254,59 +262,63 @@ class Config(Section, frozen=True):
     RENAMED: ClassVar[Mapping[str, str]] = {"wakeful": "busy_poll"}
 
     listen: Annotated[
-        Annotated[str, kind("listen")], says("host:port to listen on. Loopback needs no token.")
+        Annotated[str, kind("listen")],
+        help_text("host:port to listen on. Loopback needs no token."),
     ] = "127.0.0.1:8420"
     path: Annotated[
         Annotated[str, Meta(pattern=PATH_PATTERN, extra={"kind": "path"})],
-        says("Path of the MCP endpoint."),
+        help_text("Path of the MCP endpoint."),
     ] = "/mcp"
     servers: Annotated[
         dict[ServerKey, Annotated[ServerConfig, kind("server")]],
-        says("Upstreams by key: a URL, a command line, or keys."),
+        help_text("Upstreams by key: a URL, a command line, or keys."),
     ] = field(default_factory=dict)
     names: Annotated[
         NameStyle,
-        says(
+        help_text(
             "Tool names that clients see: jira.create (dotted), jira__create (safe), or auto: safe "
             "unless the client is known to accept dots."
         ),
     ] = "auto"
-    root_segment: Annotated[Segment | None, says("A segment before every canonical name.")] = None
+    root_segment: Annotated[Segment | None, help_text("A segment before every canonical name.")] = (
+        None
+    )
     page_size: Annotated[
-        Annotated[int, Meta(ge=0)], says("Tools per page of a list. 0: a single page.")
+        Annotated[int, Meta(ge=0)], help_text("Tools per page of a list. 0: a single page.")
     ] = 0
     tokens: Annotated[
-        list[TokenConfig], says("Tokens of callers. Required unless listen is a loopback address.")
+        list[TokenConfig],
+        help_text("Tokens of callers. Required unless listen is a loopback address."),
     ] = field(default_factory=list)
     allowed_hosts: Annotated[
-        list[Host], says("Accepted Host headers in addition to the listen address.")
+        list[Host], help_text("Accepted Host headers in addition to the listen address.")
     ] = field(default_factory=list)
     allowed_origins: Annotated[
         list[Origin],
-        says("Browser origins that may send requests, such as https://app.example.com."),
+        help_text("Browser origins that may send requests, such as https://app.example.com."),
     ] = field(default_factory=list)
-    tls: Annotated[TlsConfig | None, says("TLS of the listener. Default: plain HTTP.")] = None
+    tls: Annotated[TlsConfig | None, help_text("TLS of the listener. Default: plain HTTP.")] = None
     unannotated: Annotated[
         UnannotatedName,
-        says(
+        help_text(
             "Classification of tools without conclusive annotations. infer: by name, description "
             "and parameters. confirm: all need approval unless they are inferred to read. "
             "allow: all run."
         ),
     ] = "infer"
     latency_in_results: Annotated[
-        bool, says("Whether results contain their duration: _meta x-mcpax-latency-ms.")
+        bool, help_text("Whether results contain their duration: _meta x-mcpax-latency-ms.")
     ] = False
     busy_poll: Annotated[
         bool,
-        says(
+        help_text(
             "Poll briefly for the response when only one call is in flight. Lowers latency, costs "
             "some CPU."
         ),
     ] = True
-    timeout: Annotated[Duration, says("Timeout of calls that specify none.")] = 60.0
+    timeout: Annotated[Duration, help_text("Timeout of calls that specify none.")] = 60.0
     input_timeout: Annotated[
-        Duration, says("How long a caller may take to respond to a client request.")
+        Duration, help_text("How long a caller may take to respond to a client request.")
     ] = 600.0
     limits: Limits = field(default_factory=Limits)
     breaker: BreakerConfig = field(default_factory=BreakerConfig)
@@ -318,7 +330,7 @@ class Config(Section, frozen=True):
     journal: JournalConfig = field(default_factory=JournalConfig)
     state_dir: Annotated[
         Text | None,
-        says("Folder of the files of the node. Default: ~/.local/state/interlock/ADDRESS."),
+        help_text("Folder of the files of the node. Default: ~/.local/state/interlock/ADDRESS."),
     ] = None
     sections: list[FeatureSection] = field(default_factory=list)
     """Sections of features that differ from their defaults. Each has its own key in the file."""

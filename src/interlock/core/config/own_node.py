@@ -10,7 +10,7 @@ from pathlib import PurePath
 from typing import Final
 from urllib.parse import urlsplit
 
-from interlock.core.config.problems import BadValue
+from interlock.core.config.problems import InvalidValueError
 from interlock.core.config.quantities import Address, parse_listen
 
 _WILDCARD_ADDRESSES: Final = ("0.0.0.0", "::")
@@ -29,7 +29,7 @@ def is_own_url(url: str, listen: str, path: str) -> bool:
         parts = urlsplit(url)
         port = parts.port or 80
         own_address = parse_listen(listen)
-    except (ValueError, BadValue):
+    except (ValueError, InvalidValueError):
         # A reference, or a value with a problem of its own.
         return False
     if parts.scheme.lower() != "http" or port != own_address.port:

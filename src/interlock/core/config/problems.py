@@ -82,7 +82,7 @@ def problem_as_data(problem: Problem) -> dict[str, str | int]:
     }
 
 
-class BadValue(ValueError):
+class InvalidValueError(ValueError):
     """An invalid value of a field. The reader adds its position."""
 
     def __init__(self, message: str, hint: str = "") -> None:
@@ -91,11 +91,15 @@ class BadValue(ValueError):
         self.hint = hint
 
 
-def quoted(text: str, limit: int = 60) -> str:
+def quote(text: str, limit: int = 60) -> str:
     """Quote text from the file for a message: one line, shortened."""
     return json.dumps(text if len(text) <= limit else f"{text[:limit]}…", ensure_ascii=False)
 
 
-def one_of(words: Sequence[str]) -> str:
+def join_alternatives(alternatives: Sequence[str]) -> str:
     """`["a", "b", "c"]` → `a, b or c`."""
-    return f"{', '.join(words[:-1])} or {words[-1]}" if len(words) > 1 else words[0]
+    return (
+        f"{', '.join(alternatives[:-1])} or {alternatives[-1]}"
+        if len(alternatives) > 1
+        else alternatives[0]
+    )

@@ -1,7 +1,7 @@
 """Parsing of durations, sizes, addresses, URLs and names in a config. Pure.
 
-Each function returns the value that the program uses, or raises `BadValue` with a hint. The
-patterns are shared with the JSON Schema, so that editors and the node agree.
+Each function returns the value that the program uses, or raises `InvalidValueError` with a hint.
+The patterns are shared with the JSON Schema, so that editors and the node agree.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
-from interlock.core.config.problems import BadValue, quoted
+from interlock.core.config.problems import InvalidValueError, quote
 from interlock.primitives.durations import DURATION_HINT, parse_duration
 
 SIZE_PATTERN: Final = r"^(?=[0-9. ]*[1-9])[0-9]+(\.[0-9]+)? ?(B|KB|KiB|MB|MiB|GB|GiB)$"
@@ -77,7 +77,7 @@ def read_duration(value: str | float, *, zero: bool = False) -> float:
     try:
         return parse_duration(value, allow_zero=zero)
     except ValueError as error:
-        raise BadValue(str(error), DURATION_HINT) from None
+        raise InvalidValueError(str(error), DURATION_HINT) from None
 
 
 def parse_size(value: str | float) -> int:
@@ -85,12 +85,12 @@ def parse_size(value: str | float) -> int:
     if isinstance(value, str):
         match = _SIZE.fullmatch(value)
         if match is None:
-            raise BadValue(f"{quoted(value)} is not a size", _SIZE_HINT)
+            raise InvalidValueError(f"{quote(value)} is not a size", _SIZE_HINT)
         byte_count = float(match[1]) * _BYTES[match[2]]
     else:
         byte_count = value
     if not math.isfinite(byte_count) or byte_count != int(byte_count) or byte_count < 1:
-        raise BadValue("a size must be a whole number of bytes, at least 1", _SIZE_HINT)
+        raise InvalidValueError("a size must be a whole number of bytes, at least 1", _SIZE_HINT)
     return int(byte_count)
 
 
@@ -114,9 +114,9 @@ def parse_listen(text: str) -> Address:
     else:
         valid = re.fullmatch(r"[A-Za-z0-9._-]+", host) is not None
     if not (colon and valid):
-        raise BadValue(f"{quoted(text)} is not an address to listen on", _LISTEN_HINT)
+        raise InvalidValueError(f"{quote(text)} is not an address to listen on", _LISTEN_HINT)
     if not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > 65535:
-        raise BadValue(f"{quoted(port)} is not a port", "use a number from 0 to 65535")
+        raise InvalidValueError(f"{quote(port)} is not a port", "use a number from 0 to 65535")
     return Address(host, int(port))
 
 
@@ -143,7 +143,7 @@ def check_url(text: str) -> str:
     except ValueError:
         is_invalid = True
     if is_invalid or any(ch.isspace() or ord(ch) < 32 for ch in text):
-        raise BadValue(
+        raise InvalidValueError(
             "this is not a URL of an MCP server", "write http://host:port/path or https://host/path"
         )
     return text
@@ -160,12 +160,14 @@ def check_parent_url(text: str) -> str:
         return text
     parts = _websocket(text)
     if parts is None:
-        raise BadValue(
+        raise InvalidValueError(
             "this is not the address of a node",
             "write wss://host/ax, ws://127.0.0.1:port/ax or unix:/path/to/ax.sock",
         )
     if parts.username is not None or parts.password is not None:
-        raise BadValue("credentials must not stand in an address", "write them as parent.token")
+        raise InvalidValueError(
+            "credentials must not stand in an address", "write them as parent.token"
+        )
     _check_encrypted(parts)
     return text
 
@@ -180,11 +182,11 @@ def check_gateway_url(text: str, *, token: str) -> str:
     """
     parts = _websocket(text) if text.isascii() else None
     if parts is None:
-        raise BadValue("this is no address of topics", _GATEWAY_HINT)
+        raise InvalidValueError("this is no address of topics", _GATEWAY_HINT)
     if "@" in parts.netloc:
-        raise BadValue("an address of topics holds no credentials", token)
+        raise InvalidValueError("an address of topics holds no credentials", token)
     if "?" in text:
-        raise BadValue("an address of topics has no query", _GATEWAY_HINT)
+        raise InvalidValueError("an address of topics has no query", _GATEWAY_HINT)
     _check_encrypted(parts)
     return text
 
@@ -208,10 +210,10 @@ def _has_host(parts: SplitResult) -> bool:
 
 
 def _check_encrypted(parts: SplitResult) -> None:
-    """Raise BadValue for an unencrypted connection to another machine."""
+    """Raise InvalidValueError for an unencrypted connection to another machine."""
     if parts.scheme == "ws" and not Address(parts.hostname or "", 0).loopback:
         secure = parts._replace(scheme="wss", query="").geturl()
-        raise BadValue(
+        raise InvalidValueError(
             "data to another machine over ws:// is not encrypted",
             f"write {secure}",
         )
@@ -239,19 +241,19 @@ def is_client_document(url: str) -> bool:
 def split_command(text: str) -> tuple[str, list[str]]:
     """Split a command line with shell quoting. It is run without a shell."""
     if _OTHER_SCHEME.match(text):
-        raise BadValue(
+        raise InvalidValueError(
             "only http:// and https:// URLs can be used", "write a http(s) URL or a command line"
         )
     try:
         words = shlex.split(text)
     except ValueError:
-        raise BadValue(
+        raise InvalidValueError(
             "a quote in this command line is not closed", "close it, or use command and args"
         ) from None
     if not words or not words[0]:
-        raise BadValue("there is no command here", "write a URL or a command line")
+        raise InvalidValueError("there is no command here", "write a URL or a command line")
     if _ASSIGNMENT.match(words[0]):
-        raise BadValue(
+        raise InvalidValueError(
             "a command line cannot set variables: it is not run by a shell",
             "use the long form, with command and env",
         )

@@ -15,7 +15,13 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from interlock.core.config import quantities, yaml_text
 from interlock.core.config.feature_sections import fields_of, removed_key
 from interlock.core.config.model import ServerConfig
-from interlock.core.config.problems import BadValue, ConfigError, KeyPath, Problem, format_path
+from interlock.core.config.problems import (
+    ConfigError,
+    InvalidValueError,
+    KeyPath,
+    Problem,
+    format_path,
+)
 from interlock.core.config.scalars import DESCRIBED, as_text, check_pattern, read_scalar, unwrap
 from interlock.core.config.secrets import references
 from interlock.core.config.section import Section
@@ -142,7 +148,7 @@ class NodeReader:
                     return ServerConfig(url=quantities.check_url(text))
                 program, args = quantities.split_command(text)
                 return ServerConfig(command=program, args=args)
-            except BadValue as bad:
+            except InvalidValueError as bad:
                 self.report(path, bad.message, bad.hint)
                 return INVALID
         values = self.read_struct(node, ServerConfig, path)
@@ -151,7 +157,7 @@ class NodeReader:
         if "command" in values and (*path, "args") not in self.places:
             try:
                 values["command"], values["args"] = quantities.split_command(values["command"])
-            except BadValue as bad:
+            except InvalidValueError as bad:
                 self.report((*path, "command"), bad.message, bad.hint)
         return ServerConfig(**values)
 
@@ -169,7 +175,7 @@ class NodeReader:
             value = self.read(value_node, declared.value_type, (*path, name))
             try:
                 check_pattern(name, key_type, kind)
-            except BadValue as bad:
+            except InvalidValueError as bad:
                 self.report((*path, name), bad.message, bad.hint)
             if value is not INVALID:
                 entries[name] = value
@@ -192,7 +198,7 @@ class NodeReader:
     def _read_scalar(self, node: Node, declared: inspect.Type, kind: str, path: KeyPath) -> Any:
         try:
             return read_scalar(node, declared, kind)
-        except BadValue as bad:
+        except InvalidValueError as bad:
             self.report(path, bad.message, bad.hint)
             return INVALID
 
@@ -204,7 +210,7 @@ class NodeReader:
             line = key_node.start_mark.line + 1
             try:
                 key = as_text(key_node) if isinstance(key_node, ScalarNode) else ""
-            except BadValue:
+            except InvalidValueError:
                 key = ""
             if not key or not self._plain(key_node, path):
                 place = Problem(

@@ -179,8 +179,8 @@ def config_reference() -> str:
     parts = [_PREAMBLE.format(example=EXAMPLE)]
     features = (part for section in section_definitions() for part in section.reference)
     for title, struct, more in (*_SECTIONS, *features):
-        about = _first_words(struct)
-        parts.append(f"## {title}\n\n{about} {more}".rstrip() + f"\n\n{_table(struct)}")
+        summary = _first_words(struct)
+        parts.append(f"## {title}\n\n{summary} {more}".rstrip() + f"\n\n{_table(struct)}")
     return "\n".join(parts)
 
 
@@ -228,10 +228,10 @@ def _default(known: inspect.Field) -> str:
         return "required"
     value: Any = written_default(known)
     if value is None and known.default_factory is not NODEFAULT:
-        made = known.default_factory()
-        if isinstance(made, list) and all(isinstance(one, str | int) for one in made):
+        default = known.default_factory()
+        if isinstance(default, list) and all(isinstance(item, str | int) for item in default):
             # One value after the other, as they would stand in brackets.
-            return ", ".join(f"`{one}`" for one in made).replace("|", "\\|")
+            return ", ".join(f"`{item}`" for item in default).replace("|", "\\|")
     if value is None:
         return ""
     return f"`{str(value).lower()}`" if isinstance(value, bool) else f"`{value}`"

@@ -11,7 +11,7 @@ from typing import Any, Final
 import yaml
 
 from interlock.core.config.model import ServerConfig
-from interlock.core.config.problems import BadValue
+from interlock.core.config.problems import InvalidValueError
 from interlock.core.config.quantities import default_segment, is_url, split_command
 from interlock.core.config.section import Section
 from interlock.core.config.yaml_text import CORE_SCALARS
@@ -103,5 +103,5 @@ def plain_server(key: str, server: ServerConfig) -> str | dict[str, Any]:
 def _reads_back(line: str, command: str, args: list[str]) -> bool:
     try:
         return split_command(line) == (command, args)
-    except BadValue:
+    except InvalidValueError:
         return False

@@ -1,7 +1,7 @@
 """Conversion of YAML scalars to typed values: text, choices, numbers, durations, sizes.
 
-The functions take a node and the declared type of its field, and raise `BadValue` with a hint. A
-message quotes a value only if the field cannot contain a secret.
+The functions take a node and the declared type of its field, and raise `InvalidValueError` with a
+hint. A message quotes a value only if the field cannot contain a secret.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from msgspec import inspect
 from yaml.nodes import Node, ScalarNode
 
 from interlock.core.config import quantities, yaml_text
-from interlock.core.config.problems import BadValue, one_of, quoted
+from interlock.core.config.problems import InvalidValueError, join_alternatives, quote
 from interlock.core.config.secrets import EnvReference, references
 from interlock.protocol.mcpax import is_authority
 
@@ -69,31 +69,33 @@ def as_text(node: Node) -> str:
         try:
             return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
         except UnicodeDecodeError:
-            raise BadValue("this text holds half a character", "check its escapes") from None
+            raise InvalidValueError(
+                "this text holds half a character", "check its escapes"
+            ) from None
     return text
 
 
 def _as_number(node: Node) -> int | float:
     text: str = node.value
     if len(text) > 24:
-        raise BadValue("this number is too long", "write a smaller one")
+        raise InvalidValueError("this number is too long", "write a smaller one")
     if node.tag == yaml_text.INTEGER:
         return int(text, 0) if text[:2] in ("0o", "0x") else int(text)
     # YAML writes infinity as .inf; a large exponent gets there too.
     number = math.inf if text.lstrip("+-").lower() in (".inf", ".nan") else float(text)
     if not math.isfinite(number):
-        raise BadValue("a finite number is needed here", "write a smaller one")
+        raise InvalidValueError("a finite number is needed here", "write a smaller one")
     return number
 
 
 def _read_text(node: Node, declared: inspect.Type, kind: str) -> str:
     if not isinstance(node, ScalarNode):
-        raise BadValue(f"expected text, found {DESCRIBED[node.tag]}", "write one value")
+        raise InvalidValueError(f"expected text, found {DESCRIBED[node.tag]}", "write one value")
     takes_number = kind == "scalar_reference" or (
         kind == "listen" and node.tag == yaml_text.INTEGER
     )
     if node.tag != yaml_text.TEXT and not takes_number:
-        raise BadValue(f"expected text, found {DESCRIBED[node.tag]}", "put it in quotes")
+        raise InvalidValueError(f"expected text, found {DESCRIBED[node.tag]}", "put it in quotes")
     text = as_text(node)
     if kind.endswith("reference"):
         _check_references(text, secret=kind == "secret_reference")
@@ -106,54 +108,58 @@ def _read_text(node: Node, declared: inspect.Type, kind: str) -> str:
         references(text)
         quantities.check_parent_url(text)
     elif kind == "authority" and not is_authority(text):
-        raise BadValue(
-            f"{quoted(text)} is not an authority",
+        raise InvalidValueError(
+            f"{quote(text)} is not an authority",
             "write a DNS name behind dns:, such as dns:edge01.factory.example.com",
         )
     if isinstance(declared, inspect.StrType):
         if declared.min_length and len(text) < declared.min_length:
-            raise BadValue("the text is empty", "write something, or remove the key")
+            raise InvalidValueError("the text is empty", "write something, or remove the key")
         check_pattern(text, declared, kind)
     return text
 
 
 def _check_references(text: str, *, secret: bool) -> None:
     try:
-        found = references(text)
-    except BadValue as bad:
+        found_references = references(text)
+    except InvalidValueError as bad:
         # A default would be a secret in plain text.
         hint = _SECRET_FORMS if secret and ":-" in bad.hint else bad.hint
-        raise BadValue(bad.message, hint) from None
-    if secret and not found:
-        raise BadValue("the secret itself must not stand here", "refer to it with ${env:NAME}")
-    for one in found:
-        if secret and isinstance(one, EnvReference) and one.default:
-            raise BadValue(
+        raise InvalidValueError(bad.message, hint) from None
+    if secret and not found_references:
+        raise InvalidValueError(
+            "the secret itself must not stand here", "refer to it with ${env:NAME}"
+        )
+    for reference in found_references:
+        if secret and isinstance(reference, EnvReference) and reference.default:
+            raise InvalidValueError(
                 "the secret itself must not stand here, nor a default for it",
-                f"write ${{env:{one.name}}}, and set {one.name} before the node starts",
+                f"write ${{env:{reference.name}}}, and set {reference.name} before the node starts",
             )
 
 
 def check_pattern(text: str, declared: inspect.Type, kind: str) -> None:
-    """Raise BadValue for text that does not match the pattern of its type."""
+    """Raise InvalidValueError for text that does not match the pattern of its type."""
     pattern = declared.pattern if isinstance(declared, inspect.StrType) else None
     if pattern and not re.fullmatch(pattern, text):
         message, hint = _PATTERN_MESSAGES[kind]
-        raise BadValue(f"{quoted(text)} {message}", hint)
+        raise InvalidValueError(f"{quote(text)} {message}", hint)
 
 
 def _read_choice(node: Node, declared: inspect.Type, kind: str) -> str:
     assert isinstance(declared, inspect.LiteralType)
     choices = [str(value) for value in declared.values]
     if not isinstance(node, ScalarNode) or node.value not in choices:
-        found = quoted(as_text(node)) if isinstance(node, ScalarNode) else DESCRIBED[node.tag]
-        raise BadValue(f"{found} is not one of the choices", f"write {one_of(choices)}")
+        value_text = quote(as_text(node)) if isinstance(node, ScalarNode) else DESCRIBED[node.tag]
+        raise InvalidValueError(
+            f"{value_text} is not one of the choices", f"write {join_alternatives(choices)}"
+        )
     return str(node.value)
 
 
 def _read_bool(node: Node, declared: inspect.Type, kind: str) -> bool:
     if node.tag != yaml_text.BOOLEAN:
-        raise BadValue(
+        raise InvalidValueError(
             f"expected true or false, found {DESCRIBED[node.tag]}", "write true or false"
         )
     return str(node.value).lower() == "true"
@@ -166,12 +172,16 @@ def _read_integer(node: Node, declared: inspect.Type, kind: str) -> int:
     if number is None or number != int(number):
         bare = str(node.value).replace("_", "") if isinstance(node, ScalarNode) else ""
         hint = f"write {bare}" if re.fullmatch("[0-9]{1,18}", bare) else "write digits only"
-        raise BadValue(f"expected a whole number, found {DESCRIBED[node.tag]}", hint)
+        raise InvalidValueError(f"expected a whole number, found {DESCRIBED[node.tag]}", hint)
     assert isinstance(declared, inspect.IntType)
     if declared.ge is not None and number < declared.ge:
-        raise BadValue(f"this must be at least {declared.ge}", f"write {declared.ge} or more")
+        raise InvalidValueError(
+            f"this must be at least {declared.ge}", f"write {declared.ge} or more"
+        )
     if declared.le is not None and number > declared.le:
-        raise BadValue(f"this must be at most {declared.le}", f"write {declared.le} or less")
+        raise InvalidValueError(
+            f"this must be at most {declared.le}", f"write {declared.le} or less"
+        )
     return int(number)
 
 
@@ -179,25 +189,35 @@ def _read_float(node: Node, declared: inspect.Type, kind: str) -> float:
     if kind.startswith("duration"):
         return quantities.read_duration(_text_or_number(node), zero=kind == "duration_or_zero")
     if node.tag not in (yaml_text.INTEGER, yaml_text.NUMBER):
-        raise BadValue(f"expected a number, found {DESCRIBED[node.tag]}", "write digits only")
+        raise InvalidValueError(
+            f"expected a number, found {DESCRIBED[node.tag]}", "write digits only"
+        )
     number = float(_as_number(node))
     assert isinstance(declared, inspect.FloatType)
     if declared.gt is not None and number <= declared.gt:
-        raise BadValue(f"this must be more than {declared.gt:g}", "write a larger number")
+        raise InvalidValueError(f"this must be more than {declared.gt:g}", "write a larger number")
     if declared.ge is not None and number < declared.ge:
-        raise BadValue(f"this must be at least {declared.ge:g}", f"write {declared.ge:g} or more")
+        raise InvalidValueError(
+            f"this must be at least {declared.ge:g}", f"write {declared.ge:g} or more"
+        )
     if declared.le is not None and number > declared.le:
         share = number / 100
-        meant = declared.le == 1 and declared.ge is not None and declared.ge <= share <= 1
-        hint = f"write {share:g} for {number:g} %" if meant else f"write {declared.le:g} or less"
-        raise BadValue(f"this must be at most {declared.le:g}", hint)
+        is_percentage = declared.le == 1 and declared.ge is not None and declared.ge <= share <= 1
+        hint = (
+            f"write {share:g} for {number:g} %"
+            if is_percentage
+            else f"write {declared.le:g} or less"
+        )
+        raise InvalidValueError(f"this must be at most {declared.le:g}", hint)
     return number
 
 
 def _read_plain(node: Node, declared: inspect.Type, kind: str) -> bool | int | float | str:
     """Read a scalar of any type, as YAML defines it."""
     if not isinstance(node, ScalarNode):
-        raise BadValue(f"expected one value, found {DESCRIBED[node.tag]}", "write one value")
+        raise InvalidValueError(
+            f"expected one value, found {DESCRIBED[node.tag]}", "write one value"
+        )
     if node.tag == yaml_text.BOOLEAN:
         return _read_bool(node, declared, kind)
     if node.tag in (yaml_text.INTEGER, yaml_text.NUMBER):
@@ -209,7 +229,7 @@ def _text_or_number(node: Node, *, size: bool = False) -> str | int | float:
     if node.tag in (yaml_text.INTEGER, yaml_text.NUMBER):
         return _as_number(node)
     if node.tag != yaml_text.TEXT:
-        raise BadValue(
+        raise InvalidValueError(
             f"expected a number with a unit, found {DESCRIBED[node.tag]}",
             "write one such as 4MiB" if size else "write one such as 30s",
         )
@@ -227,5 +247,5 @@ _READERS: Final[dict[type[inspect.Type], Callable[[Node, inspect.Type, str], Any
 
 
 def read_scalar(node: Node, declared: inspect.Type, kind: str) -> Any:
-    """Return the value of a node as its declared type. Raises BadValue."""
+    """Return the value of a node as its declared type. Raises InvalidValueError."""
     return _READERS[type(declared)](node, declared, kind)

@@ -160,13 +160,13 @@ def _define(struct: type[Struct], definitions: dict[str, Schema]) -> None:
 def _constraints(declared: inspect.Type) -> Schema:
     if isinstance(declared, inspect.IntType) and declared.ge is not None:
         return {"minimum": declared.ge}
-    found: Schema = {}
+    constraints: Schema = {}
     if isinstance(declared, inspect.StrType):
         if declared.min_length is not None:
-            found["minLength"] = declared.min_length
+            constraints["minLength"] = declared.min_length
         if declared.pattern is not None:
-            found["pattern"] = declared.pattern
-    return found
+            constraints["pattern"] = declared.pattern
+    return constraints
 
 
 def _or_null(schema: Schema) -> Schema:

@@ -17,7 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from interlock.core.config.model import ServerConfig, TlsConfig
-from interlock.core.config.problems import BadValue, ConfigError
+from interlock.core.config.problems import ConfigError, InvalidValueError
 from interlock.core.config.section import Section
 from interlock.core.config.trust import TokenConfig
 
@@ -63,7 +63,7 @@ def pieces(text: str) -> Iterator[Piece]:
     """Yield literal parts and references of a text in order. `$${` is a literal `${`.
 
     Raises:
-        BadValue: a reference is invalid.
+        InvalidValueError: a reference is invalid.
     """
     start = 0
     for match in _REFERENCE.finditer(text):
@@ -78,9 +78,9 @@ def pieces(text: str) -> Iterator[Piece]:
 
 def _reference(body: str, *, closed: bool) -> EnvReference | FileReference:
     if not closed:
-        raise BadValue("a reference is not closed with }", _FORMS)
+        raise InvalidValueError("a reference is not closed with }", _FORMS)
     if "${" in body:
-        raise BadValue("a reference cannot stand inside another", _FORMS)
+        raise InvalidValueError("a reference cannot stand inside another", _FORMS)
     env = _ENV.fullmatch(body)
     if env is not None:
         default = env["default"]
@@ -88,12 +88,12 @@ def _reference(body: str, *, closed: bool) -> EnvReference | FileReference:
     if body.startswith("file:") and body[5:].strip():
         return FileReference(body[5:])
     if _VARIABLE.fullmatch(body):
-        raise BadValue(f"${{{body}}} is not a reference", f"write ${{env:{body}}}")
-    raise BadValue("${…} holds no reference", _FORMS)
+        raise InvalidValueError(f"${{{body}}} is not a reference", f"write ${{env:{body}}}")
+    raise InvalidValueError("${…} holds no reference", _FORMS)
 
 
 def references(text: str) -> list[EnvReference | FileReference]:
-    """The references in the text. Raises BadValue for one that cannot be understood."""
+    """The references in the text. Raises InvalidValueError for one that cannot be understood."""
     return [piece for piece in pieces(text) if not isinstance(piece, str)]
 
 
@@ -115,7 +115,7 @@ def resolve(text: str, *, environ: Mapping[str, str], base_dir: Path) -> str:
                 resolved.append(_from_file(piece, environ, base_dir))
             else:
                 resolved.append(piece)
-    except BadValue as bad:
+    except InvalidValueError as bad:
         raise ConfigError.of(bad.message, bad.hint) from None
     return "".join(resolved)
 

@@ -27,7 +27,7 @@ def kind(name: str) -> Meta:
     return Meta(extra={"kind": name})
 
 
-def says(description: str) -> Meta:
+def help_text(description: str) -> Meta:
     return Meta(description=description)
 
 

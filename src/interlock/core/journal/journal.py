@@ -257,13 +257,13 @@ class Journal:
         "_lock",
         "_lost",
         "_lost_from_ns",
-        "_lost_reported",
         "_lost_until_ns",
         "_max_pending",
         "_pending",
         "_pending_writes",
         "_progress",
         "_reason",
+        "_reported_loss_count",
         "_retention",
         "_syncs",
         "_thread",
@@ -329,7 +329,7 @@ class Journal:
         self._commits = 0
         self._syncs = 0
         self._lost = 0
-        self._lost_reported = 0
+        self._reported_loss_count = 0
         self._lost_from_ns = 0
         self._lost_until_ns = 0
         self._thread = threading.Thread(target=self._run, name="interlock-journal", daemon=True)
@@ -515,7 +515,7 @@ class Journal:
     def _count_lost(self, entry: Entry) -> None:
         time_ns = sanitize_entry(entry)[0]
         with self._lock:
-            if self._lost == self._lost_reported:
+            if self._lost == self._reported_loss_count:
                 self._lost_from_ns = time_ns
             self._lost_until_ns = time_ns
             self._lost += 1
@@ -563,7 +563,9 @@ class Journal:
             try:
                 batch, lost, durable = self._take_batch()
                 pages = join_pages(
-                    batch if lost == self._lost_reported else [*batch, self._lost_notice(lost)]
+                    batch
+                    if lost == self._reported_loss_count
+                    else [*batch, self._make_loss_entry(lost)]
                 )
                 self._writer.write(pages, durable=durable, check_identity=is_urgent)
             except Exception as error:
@@ -612,19 +614,20 @@ class Journal:
             self._cut_length = min(CHUNK_ENTRIES, self._max_pending - self._encoded_entries)
             self._commits += 1
             self._syncs += durable
-            self._lost_reported = lost
+            self._reported_loss_count = lost
             recovered, self._reason = self._reason, ""
             self._progress.notify_all()
             # Writes that were added after `_take_batch` wait for the next commit.
             written_callbacks = self._pending_writes.take_written(self._written) if durable else []
         return recovered, written_callbacks
 
-    def _lost_notice(self, lost: int) -> Fragment:
+    def _make_loss_entry(self, lost: int) -> Fragment:
         """Return an entry about entries that were lost because memory was full."""
         first = format_utc_ms(self._lost_from_ns / 1e9)
         last = format_utc_ms(self._lost_until_ns / 1e9)
         detail = (
-            f"{lost - self._lost_reported} entries between {first} and {last} were not recorded: "
+            f"{lost - self._reported_loss_count} entries between {first} and {last} were not "
+            "recorded: "
             "they came faster than the journal could be written"
         )
         now = self._wall_ns()

@@ -68,7 +68,7 @@ class JournalQuery(NamedTuple):
     since_ns: int = 0
     until_ns: int | None = None
     """The end of the time range, exclusive."""
-    word: str = ""
+    detail_word: str = ""
     """A word of the detail: `approval:…`, `call:…`."""
 
     @property
@@ -80,8 +80,8 @@ class JournalQuery(NamedTuple):
         if self.name != "*":
             matches_name = re.compile(translate(self.name)).match
             checks.append(lambda entry: matches_name(entry[4]) is not None)
-        if self.word:
-            checks.append(lambda entry: self.word in entry[9].split(" "))
+        if self.detail_word:
+            checks.append(lambda entry: self.detail_word in entry[9].split(" "))
         since, until = self.since_ns, self.until_ns
         checks.append(lambda entry: entry[0] >= since and (until is None or entry[0] < until))
         return lambda entry: all(check(entry) for check in checks)
@@ -151,7 +151,7 @@ class JournalReader:
 
         They are in progress, or a node stopped and their outcome is unknown.
         """
-        ended: set[str] = set()
+        ended_ids: set[str] = set()
         rows: list[JournalRow] = []
         matches = query.matches
         with closing(self._iterate(_ALL_ENTRIES, newest_first=True)) as matching:
@@ -159,11 +159,11 @@ class JournalReader:
                 call_id, _, _ = row.detail.partition(" ")
                 if not call_id.startswith("call:"):
                     continue
-                if row.outcome == DISPATCHING and call_id not in ended and matches(row[1:]):
+                if row.outcome == DISPATCHING and call_id not in ended_ids and matches(row[1:]):
                     rows.append(row)
                     if len(rows) >= limit:
                         break
-                ended.add(call_id)
+                ended_ids.add(call_id)
         return rows
 
     def _iterate(

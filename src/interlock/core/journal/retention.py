@@ -181,11 +181,11 @@ class Retention:
         last = 0 if self._max_rows is None else head.seq - self._max_rows
         if self._max_age is not None and self._is_clock_trusted():
             oldest = self._wall_ns() - int(self._max_age * 1e9)
-            kept = connection.execute(
+            row = connection.execute(
                 "SELECT last_seq - count FROM page WHERE newest_ns > ? ORDER BY last_seq LIMIT 1",
                 (oldest,),
             ).fetchone()
-            last = max(last, head.seq if kept is None else kept[0])
+            last = max(last, head.seq if row is None else row[0])
         return last
 
     def _is_clock_trusted(self) -> bool:

@@ -39,7 +39,7 @@ def pending_identities_error() -> InterlockError:
 class CallStarter(Protocol):
     """Begins a call."""
 
-    def __call__(self, call: Call, *, again: bool) -> None: ...
+    def __call__(self, call: Call, *, is_retry: bool) -> None: ...
 
 
 class Admission:
@@ -105,7 +105,7 @@ class Admission:
         return caller
 
     def resolve_identity(
-        self, call: Call, pending: PendingIdentity, begin: CallStarter
+        self, call: Call, pending: PendingIdentity, start_call: CallStarter
     ) -> InterlockError | None:
         """Look up the caller in a task, and begin the call again. Return an error if that is not
         possible now."""
@@ -117,7 +117,7 @@ class Admission:
             await pending.resolve()
             if call in self.pending_identities:
                 del self.pending_identities[call]
-                begin(call, again=True)
+                start_call(call, is_retry=True)
 
         del self._running_calls[call]
         self.pending_identities[call] = None

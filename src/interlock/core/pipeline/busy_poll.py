@@ -37,10 +37,10 @@ class BusyPoll:
     __slots__ = (
         "_call_soon",
         "_clock",
+        "_deadline",
         "_is_polling",
         "_poll_callback",
         "_running_calls",
-        "_until",
         "single_calls",
     )
 
@@ -51,7 +51,7 @@ class BusyPoll:
         self._clock = clock
         self._call_soon = call_soon
         self._is_polling = False
-        self._until = 0.0
+        self._deadline = 0.0
         self.single_calls = 0
         """Number of single calls in a row. The pipeline resets it when several calls run."""
         self._poll_callback = self._poll
@@ -61,15 +61,15 @@ class BusyPoll:
         self.single_calls += 1
         if self.single_calls <= MIN_SINGLE_CALLS:
             return
-        self._until = now + ANSWER_SECONDS
+        self._deadline = now + ANSWER_SECONDS
         if not self._is_polling:
             self._is_polling = True
             self._call_soon(self._poll_callback)
 
     def _poll(self) -> None:
         calls = len(self._running_calls)
-        left = self._until - self._clock()
-        if calls < 2 and (left > 0 or (calls == 0 and left > -NEXT_SECONDS)):
+        remaining = self._deadline - self._clock()
+        if calls < 2 and (remaining > 0 or (calls == 0 and remaining > -NEXT_SECONDS)):
             # Other processes may need this core, even the server that is polled for.
             os.sched_yield()
             self._call_soon(self._poll_callback)

@@ -186,9 +186,9 @@ class ClientInput:
         self._suspended.add(suspended)
         request.reassign(call, suspended)
         # Client requests that arrive together are sent together, also if they use two streams.
-        self._call_later(_BATCH_SECONDS, lambda: self._ask_client(suspended, call))
+        self._call_later(_BATCH_SECONDS, lambda: self._send_client_requests(suspended, call))
 
-    def _ask_client(self, suspended: SuspendedCall, call: Call) -> None:
+    def _send_client_requests(self, suspended: SuspendedCall, call: Call) -> None:
         """Respond to the client with the open client requests of a suspended call."""
         waiting, suspended.waiting_call = suspended.waiting_call, None
         if waiting is None:
@@ -256,21 +256,21 @@ class ClientInput:
 
         Return the new params of requests that the policy limits, by key.
         """
-        asks = {
+        client_requests = {
             key: probe_request(method, params, call.upstream)
             for key, (method, params) in questions.items()
         }
-        for client_request in asks.values():
+        for client_request in client_requests.values():
             rejection = self._filter.check(client_request, call.client, call.upstream)
             if rejection is not None:
                 self._filter.track(client_request, call, None)
                 client_request.reject(rejection.code, rejection.message)
                 raise rejection.to_error()
-        for client_request in asks.values():
+        for client_request in client_requests.values():
             self._filter.record_relayed(client_request, call)
         return {
             key: client_request.params
-            for key, client_request in asks.items()
+            for key, client_request in client_requests.items()
             if client_request.params != questions[key][1]
         }
 

@@ -140,16 +140,16 @@ class ClientRequestFilter:
         detail: str,
     ) -> None:
         caller = "" if session is None else session.owner
-        server = about = ""
+        server = subject = ""
         if call is not None:
             caller = caller if call.caller is None else call.caller.name
-            server, about = call.server, call.name if call.route is None else call.route.canonical
+            server, subject = call.server, call.name if call.route is None else call.route.canonical
         try:
             self._audit.record_client_request(
                 client_request.method,
                 caller=caller,
                 face=server,
-                name=about,
+                name=subject,
                 upstream=client_request.upstream,
                 outcome=outcome,
                 duration_us=int((self._clock() - began) * 1e6),

@@ -113,7 +113,7 @@ READ_ONLY: Final = EffectLevel.READ_ONLY.label
 
 
 async def run_call(
-    call: Call, begin: Callable[[Call], None], cancel: Callable[[Call], None]
+    call: Call, start_call: Callable[[Call], None], cancel: Callable[[Call], None]
 ) -> Outcome:
     """Begin the call and wait for its outcome. Raises InterlockError, and nothing else."""
     outcome_future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
@@ -127,7 +127,7 @@ async def run_call(
             outcome_future.set_result(outcome)
 
     call.on_done = on_done
-    begin(call)
+    start_call(call)
     try:
         return await outcome_future
     except asyncio.CancelledError:
@@ -307,18 +307,18 @@ class Pipeline:
 
     # -- requests
 
-    def begin(self, call: Call, again: bool = False, listed_again: bool = False) -> None:
+    def begin(self, call: Call, is_retry: bool = False, is_relisted: bool = False) -> None:
         """Start a call at the first stage. The call may have ended when this returns. Never raises.
 
         Args:
-            again: True for the second attempt, after the identity of the caller was looked up.
-            listed_again: True for the second attempt, after the tools were listed again, because
+            is_retry: True for the second attempt, after the identity of the caller was looked up.
+            is_relisted: True for the second attempt, after the tools were listed again, because
                 the tool was unknown.
         """
         self._running_calls[call] = None
         clock = self._clock
         call.started_at = now = clock()
-        if self._observers.on_start and not (again or listed_again):
+        if self._observers.on_start and not (is_retry or is_relisted):
             notify(self._observers.on_start, call)
         try:
             # A direct `__call__` is faster than calling the object.
@@ -384,14 +384,14 @@ class Pipeline:
                     self.continue_or_send(call, now)
         except PendingIdentity as pending:
             rejection = (
-                pending if again else self.admission.resolve_identity(call, pending, self.begin)
+                pending if is_retry else self.admission.resolve_identity(call, pending, self.begin)
             )
             if rejection is not None:
                 self.finish(call, None, rejection)
         except InterlockError as error:
             if (
                 error.failure is not UNKNOWN_TOOL
-                or listed_again
+                or is_relisted
                 or self.transparent_upstream is None
                 or not self._list_again(call, self.transparent_upstream)
             ):
@@ -405,7 +405,7 @@ class Pipeline:
 
         def begin_again() -> None:
             if call in self._running_calls:
-                self.begin(call, listed_again=True)
+                self.begin(call, is_relisted=True)
 
         if call.view is not None or not is_listing_outdated(call, upstream, self._catalog):
             return False

@@ -102,21 +102,21 @@ def _resolve_reference(call: Call, catalog: Catalog) -> None:
     """Find the upstream of a completion request, by its reference to a prompt or a resource."""
     try:
         reference = decode_members((call.extra_params or {})["ref"])
-        about = {
+        data = {
             key: decode_value(reference[key]) for key in ("type", "name", "uri") if key in reference
         }
     except (KeyError, ProtocolError):
         raise ProtocolError(
             "`ref` must be an object with a prompt or a resource.", INVALID_PARAMS
         ) from None
-    name, uri = about.get("name"), about.get("uri")
-    if about.get("type") == "ref/prompt" and isinstance(name, str):
+    name, uri = data.get("name"), data.get("uri")
+    if data.get("type") == "ref/prompt" and isinstance(name, str):
         prompt = catalog.current.prompt(name)
         if prompt is None:
             raise _unknown_prompt(name)
         call.upstream = prompt.upstream
         reference["name"] = Raw(encode_value(prompt.upstream_name))
-    elif about.get("type") == "ref/resource" and isinstance(uri, str):
+    elif data.get("type") == "ref/resource" and isinstance(uri, str):
         call.upstream, own_uri = _resource(uri, catalog)
         reference["uri"] = Raw(encode_value(own_uri))
     else:

@@ -70,7 +70,7 @@ class ResourceSubscriptions:
         self._catalog = catalog
         self._upstreams = upstreams
         self._subscriptions: dict[_Key, _Subscription] = {}
-        self._ending: dict[_Key, asyncio.Future[None]] = {}
+        self._end_futures: dict[_Key, asyncio.Future[None]] = {}
         """Done when the server has ended a subscription."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._authorize = permitted
@@ -105,8 +105,12 @@ class ResourceSubscriptions:
         Raises:
             InterlockError: the subscription is not possible.
         """
-        served = self._upstreams.get(upstream)
-        key = (upstream, uri, None if served is None or shared else served.session_key(call))
+        upstream_port = self._upstreams.get(upstream)
+        key = (
+            upstream,
+            uri,
+            None if upstream_port is None or shared else upstream_port.session_key(call),
+        )
         count = sum(
             subscriber in subscription.subscribers for subscription in self._subscriptions.values()
         )
@@ -142,21 +146,21 @@ class ResourceSubscriptions:
                 await self.subscribe(subscriber, call, upstream, uri, shared=True)
                 return
             raise
-        if not shared and served is not None and served.session_key(call) != key[2]:
+        if not shared and upstream_port is not None and upstream_port.session_key(call) != key[2]:
             # Only now the node knows that the client has no own connection.
             self._subscriptions.pop(key, None)
             await self.subscribe(subscriber, call, upstream, uri)
 
     async def _subscribe(self, key: _Key, subscription: _Subscription) -> None:
         upstream, uri, _ = key
-        leaving = self._ending.get(key)
+        leaving = self._end_futures.get(key)
         if leaving is not None:
             # One after the other: the server must get the requests in order.
             await asyncio.wait([leaving])
-        served = self._upstreams.get(upstream)
+        upstream_port = self._upstreams.get(upstream)
         try:
-            if served is not None:
-                await served.subscribe(uri, None if key[2] is None else subscription.call)
+            if upstream_port is not None:
+                await upstream_port.subscribe(uri, None if key[2] is None else subscription.call)
         except BaseException:
             self._subscriptions.pop(key, None)
             raise
@@ -168,8 +172,8 @@ class ResourceSubscriptions:
         self, subscriber: ResourceSubscriber, call: Call, upstream: str, uri: str
     ) -> None:
         """End a subscription. Does nothing if there is none."""
-        served = self._upstreams.get(upstream)
-        session_key = None if served is None else served.session_key(call)
+        upstream_port = self._upstreams.get(upstream)
+        session_key = None if upstream_port is None else upstream_port.session_key(call)
         await self._remove_subscriber(subscriber, (upstream, uri, session_key))
         if session_key is not None:
             await self._remove_subscriber(subscriber, (upstream, uri, None))
@@ -232,8 +236,8 @@ class ResourceSubscriptions:
                 _log.exception("upstream %s: sending a resource update failed", upstream)
 
     def _supports_subscriptions(self, upstream: str) -> bool:
-        served = self._upstreams.get(upstream)
-        offered = None if served is None else served.capabilities.get("resources")
+        upstream_port = self._upstreams.get(upstream)
+        offered = None if upstream_port is None else upstream_port.capabilities.get("resources")
         return isinstance(offered, dict) and bool(offered.get("subscribe"))
 
     async def _remove_subscriber(self, subscriber: ResourceSubscriber, key: _Key) -> None:
@@ -250,15 +254,15 @@ class ResourceSubscriptions:
 
     async def _unsubscribe(self, key: _Key, subscription: _Subscription) -> None:
         del self._subscriptions[key]
-        served = self._upstreams.get(key[0])
-        if served is None:
+        upstream_port = self._upstreams.get(key[0])
+        if upstream_port is None:
             return
-        ended = self._ending[key] = asyncio.get_running_loop().create_future()
+        end_future = self._end_futures[key] = asyncio.get_running_loop().create_future()
         try:
-            await served.unsubscribe(key[1], None if key[2] is None else subscription.call)
+            await upstream_port.unsubscribe(key[1], None if key[2] is None else subscription.call)
         finally:
-            del self._ending[key]
-            ended.set_result(None)
+            del self._end_futures[key]
+            end_future.set_result(None)
 
     def _run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
         async def log_errors() -> None:

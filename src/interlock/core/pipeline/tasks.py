@@ -179,14 +179,14 @@ class LocalTasks:
     def get(self, handle: str) -> LocalTask | None:
         return self._all.get(handle)
 
-    def add(self, handle: str, id: str, held: SuspendedCall, call: Call) -> LocalTask:
+    def add(self, handle: str, id: str, suspended_call: SuspendedCall, call: Call) -> LocalTask:
         """Create a task from a suspended call.
 
         Args:
             id: the id of the task for its client.
         """
-        self._all[handle] = task = LocalTask(self, handle, id, held, call)
-        held.upstream_request.reassign(call, task)
+        self._all[handle] = task = LocalTask(self, handle, id, suspended_call, call)
+        suspended_call.upstream_request.reassign(call, task)
         if not self._sweeping:
             self._sweeping = True
             self._call_later(_SWEEP_SECONDS, self._sweep)
@@ -236,7 +236,7 @@ class LocalTask:
     """A local task. It is the response handler of its server."""
 
     def __init__(
-        self, tasks: LocalTasks, handle: str, id: str, held: SuspendedCall, call: Call
+        self, tasks: LocalTasks, handle: str, id: str, suspended_call: SuspendedCall, call: Call
     ) -> None:
         self.handle = handle
         self.call = call
@@ -247,7 +247,7 @@ class LocalTask:
         self.size = 0
         """Size of the stored result in bytes."""
         self._id = id
-        self._suspended_call = held
+        self._suspended_call = suspended_call
         self._tasks = tasks
         self._started_at = self.expires_at = tasks.clock()
         self._created = self._updated = format_utc_ms(tasks.wall_clock())
@@ -272,8 +272,8 @@ class LocalTask:
             POLL_INTERVAL_SECONDS,
             message,
         )
-        shown = write_task(result_type, task, None if result_type == mcp.TASK else detail)
-        return Outcome(shown, mcp.Era.STATELESS)
+        task_json = write_task(result_type, task, None if result_type == mcp.TASK else detail)
+        return Outcome(task_json, mcp.Era.STATELESS)
 
     def _state(self) -> tuple[str, str, tuple[str, bytes | Raw] | None]:
         """Return the status, a message, and the member that belongs to the status."""
@@ -294,12 +294,12 @@ class LocalTask:
 
     def update_state(self) -> None:
         """Update whether it waits for its client or for its server."""
-        asks = bool(self._suspended_call.open_requests())
-        if self.has_ended or asks is self.is_waiting_for_client:
+        has_open_requests = bool(self._suspended_call.open_requests())
+        if self.has_ended or has_open_requests is self.is_waiting_for_client:
             return
-        self.is_waiting_for_client = asks
+        self.is_waiting_for_client = has_open_requests
         self._touch()
-        if not asks:
+        if not has_open_requests:
             self._tasks.host.resume_deadline(self.call)
             self._extend_expiry()
 
@@ -473,7 +473,7 @@ class Tasks:
 
     # -- local tasks
 
-    def adopt(self, held: SuspendedCall, call: Call) -> Outcome | None:
+    def adopt(self, suspended_call: SuspendedCall, call: Call) -> Outcome | None:
         """Make a task from a suspended call. Return None if that is not possible."""
         if (
             call.method != mcp.TOOLS_CALL
@@ -486,7 +486,7 @@ class Tasks:
         return (
             None
             if id is None
-            else self.local_tasks.add(name.id, id, held, call).to_outcome(mcp.TASK)
+            else self.local_tasks.add(name.id, id, suspended_call, call).to_outcome(mcp.TASK)
         )
 
     # -- tasks of stateless servers

@@ -57,6 +57,8 @@ def route_transparently(call: Call, key: str | None, upstream: Upstream | None) 
         or not shared_capabilities(call, upstream.capabilities)
         or _letters(method) in _JUDGED_BY_NAME
     ):
-        shown = method if len(method) <= _MAX_METHOD_LENGTH else method[:_MAX_METHOD_LENGTH] + "…"
-        raise InterlockError(METHOD_NOT_FOUND, f"Unknown method {shown!r}.")
+        short_method = (
+            method if len(method) <= _MAX_METHOD_LENGTH else method[:_MAX_METHOD_LENGTH] + "…"
+        )
+        raise InterlockError(METHOD_NOT_FOUND, f"Unknown method {short_method!r}.")
     call.upstream = key

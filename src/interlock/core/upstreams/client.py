@@ -428,8 +428,8 @@ _log = logging.getLogger("interlock.upstreams")
 class UpstreamRequests:
     """The client requests of one upstream."""
 
-    def __init__(self, peer: UpstreamClient) -> None:
-        self._peer = peer
+    def __init__(self, upstream_client: UpstreamClient) -> None:
+        self._upstream_client = upstream_client
         self._open: dict[bytes, ClientRequest] = {}
         """Open requests by the upstream's raw id."""
 
@@ -437,16 +437,16 @@ class UpstreamRequests:
         self, method: str, id: bytes, params: Raw | UnsetType, request: TransportRequest | None
     ) -> None:
         """Relay a client request (sampling, elicitation, roots) to the caller that it is about."""
-        peer, transport = self._peer, self._peer.transport
+        upstream_client, transport = self._upstream_client, self._upstream_client.transport
         if method == mcp.PING:
             transport.post(jsonrpc.result_response(id, b"{}"), b"")
             return
-        if peer.speaks_ax and method not in mcp.CLIENT_REQUESTS:
+        if upstream_client.speaks_ax and method not in mcp.CLIENT_REQUESTS:
             message = f"{method}: a subserver cannot send requests to its parent."
             transport.post(jsonrpc.error_response(id, -32601, message), b"")
             return
-        if peer.era is mcp.Era.STATELESS:
-            message = f"{method}: servers cannot send requests in MCP {peer.revision}."
+        if upstream_client.era is mcp.Era.STATELESS:
+            message = f"{method}: servers cannot send requests in MCP {upstream_client.revision}."
             transport.post(jsonrpc.error_response(id, -32601, message), b"")
             return
         if id in self._open or len(self._open) >= _MAX_OPEN_REQUESTS:
@@ -465,15 +465,20 @@ class UpstreamRequests:
             transport.post(message, b"")
 
         client_request = ClientRequest(
-            method, b"" if params is UNSET else mcp.remove_hop_meta(params), on_response, peer.label
+            method,
+            b"" if params is UNSET else mcp.remove_hop_meta(params),
+            on_response,
+            upstream_client.label,
         )
-        request_id = find_request_id(params) if peer.speaks_ax and params is not UNSET else None
-        request = request if request_id is None else peer.pending.get(request_id)
+        request_id = (
+            find_request_id(params) if upstream_client.speaks_ax and params is not UNSET else None
+        )
+        request = request if request_id is None else upstream_client.pending.get(request_id)
         is_finished = request_id is not None and request is None
-        pending = guess = None if is_finished else peer.find_caller_request(request)
+        pending = guess = None if is_finished else upstream_client.find_caller_request(request)
         call = None if pending is None else pending.call
-        handler = peer.handler if pending is None else pending.handler
-        if handler is None or (call is None and peer.session is None):
+        handler = upstream_client.handler if pending is None else pending.handler
+        if handler is None or (call is None and upstream_client.session is None):
             client_request.reject(
                 -32601,
                 f"Cannot relay {method}: no caller or several callers use this connection. Set "
@@ -491,9 +496,9 @@ class UpstreamRequests:
                 pending.client_requests = {}
             pending.client_requests[id] = client_request
         try:
-            handler.on_request(client_request, call, peer.session)
+            handler.on_request(client_request, call, upstream_client.session)
         except Exception:
-            _log.exception("%s: cannot relay %s to its caller", peer.label, method)
+            _log.exception("%s: cannot relay %s to its caller", upstream_client.label, method)
             client_request.reject(-32603, "The node failed to relay this request.")
 
     def cancel(self, id: bytes, reason: str) -> bool:
@@ -509,8 +514,10 @@ class UpstreamRequests:
         self._open.pop(id, None)
         if client_request.is_open:
             client_request.withdraw(reason)
-            if not self._peer.closed.done():
-                self._peer.transport.post(jsonrpc.error_response(id, -32603, reason), b"")
+            if not self._upstream_client.closed.done():
+                self._upstream_client.transport.post(
+                    jsonrpc.error_response(id, -32603, reason), b""
+                )
 
     def withdraw_all(self, reason: str) -> None:
         """Withdraw all requests because the upstream is gone."""
@@ -529,7 +536,7 @@ class UpstreamRequests:
             return
         if token is not None:
             client_request.progress_token = bytes(token)
-            client_request.on_progress = lambda params: self._peer.transport.post(
+            client_request.on_progress = lambda params: self._upstream_client.transport.post(
                 jsonrpc.notification(mcp.PROGRESS, params), b""
             )
 

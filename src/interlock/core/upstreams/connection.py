@@ -65,7 +65,7 @@ class ConnectionOpener(Protocol):
         self, client_capabilities: bytes = b"{}", *, session_first: bool = False
     ) -> UpstreamClient: ...
 
-    def check_offering(self, offer: RawOffering) -> None:
+    def check_offering(self, raw_offering: RawOffering) -> None:
         """Raise InterlockError if the upstream must not offer this."""
 
 
@@ -187,11 +187,11 @@ class Connector:
             if session_first or pinned:
                 raise
         # Some servers cannot handle the probe `server/discover`: try once more with `initialize`.
-        peer = await self._open(
+        upstream_client = await self._open(
             server, await self._start_process(server), client_capabilities, True
         )
         self._session_first = True
-        return peer
+        return upstream_client
 
     async def _start_process(self, server: ServerConfig) -> StdioTransport:
         return await StdioTransport.start(
@@ -223,7 +223,7 @@ class Connector:
     def retry_after_ms(self) -> int | None:
         return None
 
-    def check_offering(self, offer: RawOffering) -> None:
+    def check_offering(self, raw_offering: RawOffering) -> None:
         """Accept everything: a configured server may offer anything."""
 
     def _split_command(self, server: ServerConfig) -> list[str]:
@@ -280,20 +280,20 @@ class Connector:
         client_capabilities: bytes,
         session_first: bool,
     ) -> UpstreamClient:
-        peer = UpstreamClient(self._key, transport, self._own_info, mask=self.mask)
-        peer.client_capabilities = client_capabilities
+        upstream_client = UpstreamClient(self._key, transport, self._own_info, mask=self.mask)
+        upstream_client.client_capabilities = client_capabilities
         try:
             await negotiate_revision(
-                peer,
+                upstream_client,
                 session_first=session_first or server.protocol == "session",
                 stateless_only=server.protocol == "stateless",
                 timeout=server.start_timeout,
                 revision=self._revision,
             )
         except BaseException:
-            self.noise = peer.noise
-            await peer.close()
+            self.noise = upstream_client.noise
+            await upstream_client.close()
             raise
         if self._bearer is not None:
             self._bearer.on_connected()
-        return peer
+        return upstream_client

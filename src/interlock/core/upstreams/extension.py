@@ -22,7 +22,7 @@ class UpstreamExtension:
         """Return how the lists of this upstream are read. Empty: like those of any other."""
         return {}
 
-    def prepare_connection(self, peer: UpstreamClient, key: str) -> None:
+    def prepare_connection(self, upstream_client: UpstreamClient, key: str) -> None:
         """Prepare a new connection before anything is read from it."""
 
     def on_closed(self, key: str) -> None:

@@ -57,13 +57,13 @@ class RawOffering(msgspec.Struct, frozen=True):
     """The lists that could not be read, with the reason. They keep their previous entries."""
 
 
-async def list_tools(peer: UpstreamClient, *, timeout: float) -> list[Raw]:
+async def list_tools(upstream_client: UpstreamClient, *, timeout: float) -> list[Raw]:
     """Return all tools of an upstream. Raises InterlockError."""
-    return (await list_offer(peer, timeout=timeout, kinds=frozenset({"tools"}))).tools
+    return (await list_offering(upstream_client, timeout=timeout, kinds=frozenset({"tools"}))).tools
 
 
-async def list_offer(
-    peer: UpstreamClient,
+async def list_offering(
+    upstream_client: UpstreamClient,
     *,
     timeout: float,
     kinds: frozenset[str] = KINDS,
@@ -85,11 +85,11 @@ async def list_offer(
         name: listing
         for name, listing in _LISTS.items()
         if listing.kind in requested_kinds
-        and peer.capabilities.get(listing.kind) not in (None, False)
-        if _is_declared(peer, listing.method)
+        and upstream_client.capabilities.get(listing.kind) not in (None, False)
+        if _is_declared(upstream_client, listing.method)
     }
     results = await asyncio.gather(
-        *(_read(peer, listing, timeout) for listing in requested.values())
+        *(_read(upstream_client, listing, timeout) for listing in requested.values())
     )
     # Lists that the upstream no longer declares become empty.
     read: dict[str, list[Raw]] = {
@@ -108,32 +108,36 @@ async def list_offer(
     return RawOffering(**read, problems=problems)
 
 
-def _is_declared(peer: UpstreamClient, method: str) -> bool:
+def _is_declared(upstream_client: UpstreamClient, method: str) -> bool:
     extension = mcp.METHODS[method].extension
-    return not extension or mcp.declares_capability(peer.capabilities, extension=extension)
+    return not extension or mcp.declares_capability(
+        upstream_client.capabilities, extension=extension
+    )
 
 
 async def _read(
-    peer: UpstreamClient, listing: _Listing, timeout: float
+    upstream_client: UpstreamClient, listing: _Listing, timeout: float
 ) -> list[Raw] | InterlockError:
     """Return the entries of one list, or the error."""
     try:
         async with asyncio.timeout(timeout):
-            return await _read_pages(peer, listing)
+            return await _read_pages(upstream_client, listing)
     except TimeoutError:
         return InterlockError(
             UPSTREAM_UNAVAILABLE,
-            f"{peer.label} did not list its {listing.label} within {timeout:g} s.",
+            f"{upstream_client.label} did not list its {listing.label} within {timeout:g} s.",
         )
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         return InterlockError(
-            UPSTREAM_PROTOCOL, f"{peer.label} sent an invalid result of `{listing.method}`: {exc}."
+            UPSTREAM_PROTOCOL,
+            f"{upstream_client.label} sent an invalid result of `{listing.method}`: {exc}.",
         )
     except UpstreamResponseError as error:
         if error.code == _METHOD_NOT_FOUND:
             return []
         return InterlockError(
-            UPSTREAM_PROTOCOL, f"{peer.label} could not list its {listing.label}: {error.message}"
+            UPSTREAM_PROTOCOL,
+            f"{upstream_client.label} could not list its {listing.label}: {error.message}",
         )
     except InterlockError as error:
         return error
@@ -148,13 +152,13 @@ _decode_members = msgspec.json.Decoder(dict[str, Raw]).decode
 _decode_entries = msgspec.json.Decoder(list[Raw]).decode
 
 
-async def _read_pages(peer: UpstreamClient, listing: _Listing) -> list[Raw]:
+async def _read_pages(upstream_client: UpstreamClient, listing: _Listing) -> list[Raw]:
     entries: list[Raw] = []
     seen: set[str] = set()
     params: dict[str, Any] = {}
     member = mcp.METHODS[listing.method].lists
     for _ in range(_MAX_PAGES):
-        result = (await peer.request(listing.method, params)).result
+        result = (await upstream_client.request(listing.method, params)).result
         page = _decode_members(result).get(member)
         if page is not None:
             entries += _decode_entries(page)

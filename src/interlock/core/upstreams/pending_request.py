@@ -65,7 +65,7 @@ _RELAYED_FAILURES: Final = frozenset(
 class PendingRequest(msgspec.Struct, eq=False):
     """A pending request. Its first outcome or error completes it; later ones are ignored."""
 
-    peer: UpstreamClient
+    upstream_client: UpstreamClient
     id: int
     method: str
     call: Call | None = None
@@ -106,7 +106,7 @@ class PendingRequest(msgspec.Struct, eq=False):
     def fail(
         self, failure: Failure, message: str, *, was_sent: bool, status: int = 0, location: str = ""
     ) -> None:
-        self.peer.pending.pop(self.id, None)
+        self.upstream_client.pending.pop(self.id, None)
         call = self.call
         if not was_sent and call is not None and self.is_open and not self.dispatched_before:
             call.is_dispatched = False
@@ -118,13 +118,14 @@ class PendingRequest(msgspec.Struct, eq=False):
         """Fail the request because its deadline passed, and cancel it at the upstream."""
         if not self.is_open:
             return
-        self.peer.abandon(self, "The deadline passed.")
+        self.upstream_client.abandon(self, "The deadline passed.")
         self.fail_with(
             InterlockError(
                 DEADLINE_EXCEEDED,
-                f"{self.peer.label} did not respond to {self.method} in time. The request was "
+                f"{self.upstream_client.label} did not respond to {self.method} in time. The "
+                "request was "
                 "cancelled.",
-                {"upstream": self.peer.label},
+                {"upstream": self.upstream_client.label},
             )
         )
 
@@ -134,7 +135,7 @@ class PendingRequest(msgspec.Struct, eq=False):
             self.is_open = False
             if self.client_requests:
                 self._withdraw_client_requests(reason)
-            self.peer.abandon(self, reason)
+            self.upstream_client.abandon(self, reason)
 
     def reassign(self, call: Call, handler: ResponseHandler) -> None:
         self.call, self.handler = call, handler
@@ -149,7 +150,7 @@ class PendingRequest(msgspec.Struct, eq=False):
         """Withdraw the client requests of this request."""
         client_requests, self.client_requests = self.client_requests, None
         for id, client_request in (client_requests or {}).items():
-            self.peer.client_requests.withdraw(id, client_request, reason)
+            self.upstream_client.client_requests.withdraw(id, client_request, reason)
 
     def _finish(self) -> None:
         self.is_open = False
@@ -182,20 +183,20 @@ def error_from_response(request: PendingRequest, error: ErrorObject) -> Interloc
     On an MCP-AX connection it may be a failure of our own table, reported by the node where it
     happened.
     """
-    peer = request.peer
-    if peer.speaks_ax:
+    upstream_client = request.upstream_client
+    if upstream_client.speaks_ax:
         failure = failure_for_ax(error.code, error.message)
         if failure is None and request.method == TOOLS_CALL and error.code == METHOD_NOT_FOUND.code:
             # MCP-AX uses this code for an unknown tool.
             failure = UNKNOWN_TOOL
         if failure in _RELAYED_FAILURES:
-            data = _details(peer.mask, error)
+            data = _details(upstream_client.mask, error)
             message = data.pop("detail", None)
             if not isinstance(message, str) or not message:
                 message = error.message
-            return RelayedError(failure, peer.mask(message), data or None)
-    raw = None if error.data is UNSET else mask_json(peer.mask, error.data)
-    return UpstreamResponseError(error.code, peer.mask(error.message), raw)
+            return RelayedError(failure, upstream_client.mask(message), data or None)
+    raw = None if error.data is UNSET else mask_json(upstream_client.mask, error.data)
+    return UpstreamResponseError(error.code, upstream_client.mask(error.message), raw)
 
 
 def _details(mask: Callable[[str], str], error: ErrorObject) -> dict[str, Any]:

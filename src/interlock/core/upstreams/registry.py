@@ -103,7 +103,7 @@ class UpstreamRegistry(Component):
         self._on_changed = on_changed
         self._measured_classes: dict[str, dict[str, str]] = {}
         """Tools measured slower than declared: upstream → its tool name → latency class."""
-        self._ending: set[asyncio.Task[None]] = set()
+        self._end_tasks: set[asyncio.Task[None]] = set()
 
     def attach(self, pipeline: Pipeline) -> None:
         """Set the pipeline before any upstream starts. Each of the two needs the other."""
@@ -161,8 +161,8 @@ class UpstreamRegistry(Component):
         if key in self.supervisors:
             supervisor = self._remove(key)
             task = asyncio.get_running_loop().create_task(supervisor.end(), name=f"end:{key}")
-            self._ending.add(task)
-            task.add_done_callback(self._ending.discard)
+            self._end_tasks.add(task)
+            task.add_done_callback(self._end_tasks.discard)
 
     async def end(self, key: str) -> None:
         await self._remove(key).end()
@@ -182,7 +182,7 @@ class UpstreamRegistry(Component):
 
     async def stop(self) -> None:
         await asyncio.gather(
-            *(supervisor.end() for supervisor in self.supervisors.values()), *self._ending
+            *(supervisor.end() for supervisor in self.supervisors.values()), *self._end_tasks
         )
 
     async def apply(self, old: Config, new: Config) -> None:
@@ -220,7 +220,7 @@ class UpstreamRegistry(Component):
                 self._pipeline.subscriptions.on_resource_update(supervisor.key, uri, session_key)
             ),
             watched=self._pipeline.subscriptions.active_uris,
-            prepare=lambda peer: self._prepare(peer, key),
+            prepare=lambda upstream_client: self._prepare(upstream_client, key),
             handler=self._pipeline,
         )
         self.supervisors[key] = self.upstreams[key] = supervisor
@@ -234,9 +234,9 @@ class UpstreamRegistry(Component):
             extension.on_closed(key)
         return self.supervisors.pop(key)
 
-    def _prepare(self, peer: UpstreamClient, key: str) -> None:
+    def _prepare(self, upstream_client: UpstreamClient, key: str) -> None:
         for extension in self._extensions:
-            extension.prepare_connection(peer, key)
+            extension.prepare_connection(upstream_client, key)
 
     def _resolve(self, server: ServerConfig) -> ServerConfig:
         resolved = resolve_server(server, environ=self._environ, base_dir=self._base_dir)
@@ -253,7 +253,7 @@ class UpstreamRegistry(Component):
         return terms
 
     def _on_offering(self, supervisor: Supervisor) -> None:
-        raw = supervisor.offer
+        raw = supervisor.raw_offering
         offering = read_offering(
             supervisor.key,
             supervisor.server,
@@ -341,14 +341,14 @@ class UpstreamRegistry(Component):
         return [
             UpstreamIntroduction(
                 supervisor.server.segment or key,
-                _capabilities(supervisor.peer, supervisor.offer),
-                supervisor.peer.instructions,
-                supervisor.peer.server_info,
+                _capabilities(supervisor.upstream_client, supervisor.raw_offering),
+                supervisor.upstream_client.instructions,
+                supervisor.upstream_client.server_info,
                 supervisor.server.expose == "transparent",
-                supervisor.peer.era is Era.SESSION,
+                supervisor.upstream_client.era is Era.SESSION,
             )
             for key, supervisor in self.supervisors.items()
-            if supervisor.peer is not None
+            if supervisor.upstream_client is not None
         ]
 
     def status(self) -> list[UpstreamStatus]:
@@ -363,18 +363,20 @@ class UpstreamRegistry(Component):
         ]
 
 
-def _capabilities(peer: UpstreamClient, raw: RawOffering) -> Mapping[str, Any]:
-    if not peer.speaks_ax:
-        return peer.capabilities
+def _capabilities(upstream_client: UpstreamClient, raw: RawOffering) -> Mapping[str, Any]:
+    if not upstream_client.speaks_ax:
+        return upstream_client.capabilities
     resources = bool(raw.resources or raw.templates or raw.skills)
-    return offered_capabilities(peer.capabilities, prompts=bool(raw.prompts), resources=resources)
+    return offered_capabilities(
+        upstream_client.capabilities, prompts=bool(raw.prompts), resources=resources
+    )
 
 
 def _status_of(
     supervisor: Supervisor, offering: Offering | None, totals: CallTotals, circuit: Circuit
 ) -> UpstreamStatus:
     """Return the current status of one upstream."""
-    peer = supervisor.peer
+    upstream_client = supervisor.upstream_client
     return UpstreamStatus(
         key=supervisor.key,
         state=supervisor.state.value,
@@ -387,14 +389,14 @@ def _status_of(
         set_aside=[]
         if offering is None
         else [{"name": entry.name, "reason": entry.reason} for entry in offering.rejected],
-        revision="" if peer is None else peer.revision,
+        revision="" if upstream_client is None else upstream_client.revision,
         restarts=supervisor.restarts,
         lists=supervisor.lists,
         calls=totals.calls,
         failed=totals.failed,
         busy_us=totals.busy_us,
         circuit=circuit.value,
-        pid=None if peer is None else getattr(peer.transport, "pid", None),
-        noise=0 if peer is None else peer.noise,
+        pid=None if upstream_client is None else getattr(upstream_client.transport, "pid", None),
+        noise=0 if upstream_client is None else upstream_client.noise,
         private=len(supervisor.session_pool),
     )

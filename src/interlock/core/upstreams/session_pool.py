@@ -114,11 +114,11 @@ class SessionPool:
             pooled = self._get_or_open(call, handler)
         else:
             pooled.last_used = call.started_at
-        peer = pooled.peer
-        if peer is not None:
+        upstream_client = pooled.upstream_client
+        if upstream_client is not None:
             if session is None and call.meta is not None:
                 pooled.apply_log_level(call.meta.get(mcp.META_LOG_LEVEL))
-            return peer.start(call, handler)
+            return upstream_client.start(call, handler)
         return pooled.wait(call, handler)
 
     async def watch(self, uri: str, call: Call, handler: ResponseHandler) -> None:
@@ -145,8 +145,8 @@ class SessionPool:
 
     def set_level(self, level: str, session: ClientSession) -> None:
         pooled = self._sessions.get(session)
-        if pooled is not None and pooled.peer is not None:
-            set_level(pooled.peer, level)
+        if pooled is not None and pooled.upstream_client is not None:
+            set_level(pooled.upstream_client, level)
 
     async def close(self) -> None:
         if self._sweeper is not None:
@@ -205,7 +205,7 @@ class SessionPool:
     ) -> None:
         """Open the connection, serve until it is lost, and close it."""
         try:
-            peer = await self._connect(client_capabilities)
+            upstream_client = await self._connect(client_capabilities)
         except NoSessionsError as error:
             self.is_useless = error.is_permanent
             self._remove(key, pooled)
@@ -227,34 +227,34 @@ class SessionPool:
         notify_roots_changed = None
         sent_level = None if session is None else session.log_level
         try:
-            peer.is_private = True
-            peer.session = session
-            peer.handler = handler
-            peer.on_changed = self._on_changed
-            peer.on_updated = lambda uri: self._on_updated(uri, key)
+            upstream_client.is_private = True
+            upstream_client.session = session
+            upstream_client.handler = handler
+            upstream_client.on_changed = self._on_changed
+            upstream_client.on_updated = lambda uri: self._on_updated(uri, key)
             # Immediately, because a call may be retried before this task continues.
-            peer.on_lost = lambda _: self._remove(key, pooled)
+            upstream_client.on_lost = lambda _: self._remove(key, pooled)
             if session is not None:
-                peer.on_notification = _NotificationSender(session)
+                upstream_client.on_notification = _NotificationSender(session)
                 if sent_level is not None:
-                    set_level(peer, sent_level)
-                notify_roots_changed = partial(peer.notify, mcp.ROOTS_CHANGED)
+                    set_level(upstream_client, sent_level)
+                notify_roots_changed = partial(upstream_client.notify, mcp.ROOTS_CHANGED)
                 session.on_roots_changed.append(notify_roots_changed)
             subscriptions = UpstreamSubscriptions(
-                peer, relist=_do_nothing, sleep=self._sleep, uris=self._watched(key)
+                upstream_client, relist=_do_nothing, sleep=self._sleep, uris=self._watched(key)
             )
             task = asyncio.create_task(subscriptions.run(), name=f"subscriptions:{self._label}")
             try:
                 await subscriptions.wait_open()
-                if not peer.closed.done():
-                    pooled.peer = peer
+                if not upstream_client.closed.done():
+                    pooled.upstream_client = upstream_client
                     pooled.set_subscriptions(subscriptions)
                     level = None if session is None else session.log_level
                     if level is not None and level != sent_level:
                         # The client has chosen another level meanwhile.
-                        set_level(peer, level)
-                pooled.send_waiting(peer)
-                await asyncio.shield(peer.closed)
+                        set_level(upstream_client, level)
+                pooled.send_waiting(upstream_client)
+                await asyncio.shield(upstream_client.closed)
             finally:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
@@ -263,7 +263,7 @@ class SessionPool:
             if session is not None and notify_roots_changed in session.on_roots_changed:
                 session.on_roots_changed.remove(notify_roots_changed)
             pooled.fail(_never_sent(self._label))
-            await peer.close()
+            await upstream_client.close()
         pooled.backoff.reset()
         self._reopen_later(key, session, handler, pooled.backoff)
 
@@ -291,7 +291,7 @@ class SessionPool:
             task.add_done_callback(self._reopening.discard)
 
     def _remove(self, key: SessionKey, pooled: _PooledSession) -> None:
-        pooled.peer = None
+        pooled.upstream_client = None
         pooled.set_subscriptions(None)
         # By then the client may have a new session.
         if self._sessions.get(key) is pooled:
@@ -351,7 +351,7 @@ class _PooledSession:
 
     def __init__(self, label: str) -> None:
         self.label = label
-        self.peer: UpstreamClient | None = None
+        self.upstream_client: UpstreamClient | None = None
         self.task: asyncio.Task[None] | None = None
         self.close_with_client: Callable[[], None] | None = None
         """Closes it together with the client's session."""
@@ -370,7 +370,7 @@ class _PooledSession:
     def is_idle(self) -> bool:
         if self._waiting or (self.subscriptions is not None and self.subscriptions.watched):
             return False
-        return self.peer is None or not self.peer.pending
+        return self.upstream_client is None or not self.upstream_client.pending
 
     async def wait_subscriptions(self) -> UpstreamSubscriptions | None:
         """Wait until messages of the server are received. None: the session was not opened."""
@@ -400,23 +400,23 @@ class _PooledSession:
         Stateless clients name a level with each request. The server gets the most verbose one, and
         each client receives only what it asked for.
         """
-        if requested_level is None or self.peer is None:
+        if requested_level is None or self.upstream_client is None:
             return
         level = read_level(requested_level)
         if self.level is None or LOG_LEVELS.index(level) < LOG_LEVELS.index(self.level):
             self.level = level
-            set_level(self.peer, level)
+            set_level(self.upstream_client, level)
 
-    def send_waiting(self, peer: UpstreamClient | None) -> None:
+    def send_waiting(self, upstream_client: UpstreamClient | None) -> None:
         """Send the waiting calls."""
         requests, self._waiting = self._waiting, []
         for request in requests:
             self.apply_log_level(_requested_level(request))
         for request in requests:
-            if peer is None:
+            if upstream_client is None:
                 request.fail(_never_sent(self.label))
             else:
-                request.start(peer.start)
+                request.start(upstream_client.start)
 
     def fail(self, error: InterlockError) -> None:
         requests, self._waiting = self._waiting, []
@@ -445,10 +445,10 @@ class _NotificationSender:
             session.send_notification(method, params)
 
 
-def set_level(peer: UpstreamClient, level: str) -> None:
+def set_level(upstream_client: UpstreamClient, level: str) -> None:
     """Set the log level of a server. Its response does not matter."""
-    if peer.era is mcp.Era.SESSION and "logging" in peer.capabilities:
-        response = peer.request(mcp.SET_LEVEL, {"level": level})
+    if upstream_client.era is mcp.Era.SESSION and "logging" in upstream_client.capabilities:
+        response = upstream_client.request(mcp.SET_LEVEL, {"level": level})
         task = asyncio.get_running_loop().create_task(_ignore(response))
         _BACKGROUND.add(task)
         task.add_done_callback(_BACKGROUND.discard)
@@ -496,16 +496,20 @@ class SessionPolicy(Enum):
     ALL = 3
 
 
-def choose_session_policy(server: ServerConfig, peer: UpstreamClient) -> SessionPolicy:
+def choose_session_policy(server: ServerConfig, upstream_client: UpstreamClient) -> SessionPolicy:
     """Return which clients must not share a connection to this server."""
     if server.sessions != "auto":
         return SessionPolicy.ALL if server.sessions == "private" else SessionPolicy.NONE
-    if peer.era is Era.STATELESS:
+    if upstream_client.era is Era.STATELESS:
         if server.protocol == "stateless":
             return SessionPolicy.NONE
-        return SessionPolicy.SESSIONS if peer.transport.is_http else SessionPolicy.RESPONDING
+        return (
+            SessionPolicy.SESSIONS
+            if upstream_client.transport.is_http
+            else SessionPolicy.RESPONDING
+        )
     # One process serves all clients unless the config says otherwise.
-    return SessionPolicy.ALL if peer.transport.offered_session_id else SessionPolicy.NONE
+    return SessionPolicy.ALL if upstream_client.transport.offered_session_id else SessionPolicy.NONE
 
 
 def denied_capabilities(server: ServerConfig) -> frozenset[str]:
@@ -530,7 +534,7 @@ async def open_private(
     """
     era = None if main is None else main.era
     try:
-        peer = await connector.connect(
+        upstream_client = await connector.connect(
             remove_capabilities(client_capabilities, denied_capabilities(server)),
             session_first=True,
         )
@@ -545,9 +549,11 @@ async def open_private(
             lost is None or not main.transport.is_http or 400 <= lost.status < 500
         )
         raise fallback_error from None
-    has_sessions = peer.transport.offered_session_id or not peer.transport.is_http
+    has_sessions = (
+        upstream_client.transport.offered_session_id or not upstream_client.transport.is_http
+    )
     if era is Era.STATELESS and not has_sessions and server.sessions != "private":
         # It supports sessions but issues no session id: the stateless generation is better then.
-        await peer.close()
+        await upstream_client.close()
         raise NoSessionsError(UPSTREAM_UNAVAILABLE, f"{key} issues no session id.")
-    return peer
+    return upstream_client

@@ -89,16 +89,16 @@ class _Subscription:
         self.began = loop.time()
         self.acknowledged: asyncio.Future[_AcknowledgedFilter | None] = loop.create_future()
         """The acknowledged filter. None: the server did not name it."""
-        self.ended: asyncio.Future[None] = loop.create_future()
+        self.end_future: asyncio.Future[None] = loop.create_future()
         if request.is_open:
-            request.future = self.ended
+            request.future = self.end_future
         else:
-            self.ended.set_result(None)
+            self.end_future.set_result(None)
 
     def end(self) -> None:
         self.request.abandon("The subscription is no longer needed.")
-        if not self.ended.done():
-            self.ended.set_result(None)
+        if not self.end_future.done():
+            self.end_future.set_result(None)
 
 
 class StatelessSubscriptions:
@@ -106,14 +106,14 @@ class StatelessSubscriptions:
 
     def __init__(
         self,
-        peer: UpstreamClient,
+        upstream_client: UpstreamClient,
         relist: Callable[[], None],
         sleep: Callable[[float], Awaitable[None]],
         uris: Iterable[str],
     ) -> None:
         self.watched: dict[str, None] = dict.fromkeys(uris)
         self.ready = asyncio.Event()
-        self._peer = peer
+        self._upstream_client = upstream_client
         self._relist = relist
         self._sleep = sleep
         self._active: _Subscription | None = None
@@ -127,32 +127,35 @@ class StatelessSubscriptions:
         self._list_filters = {
             member: True
             for kind, member in _KINDS.items()
-            if isinstance(peer.capabilities.get(kind), dict)
-            and peer.capabilities[kind].get("listChanged")
+            if isinstance(upstream_client.capabilities.get(kind), dict)
+            and upstream_client.capabilities[kind].get("listChanged")
         }
-        peer.on_acknowledged = self._on_acknowledged
+        upstream_client.on_acknowledged = self._on_acknowledged
 
     # -- keeping the subscription open
 
     async def run(self) -> None:
-        peer, backoff = self._peer, Backoff(REOPEN_DELAY_SECONDS, MAX_REOPEN_DELAY_SECONDS)
+        upstream_client, backoff = (
+            self._upstream_client,
+            Backoff(REOPEN_DELAY_SECONDS, MAX_REOPEN_DELAY_SECONDS),
+        )
         loop = asyncio.get_running_loop()
         try:
-            while not peer.closed.done():
+            while not upstream_client.closed.done():
                 began = loop.time()
                 if self._active is None and not await self._reopen():
                     await self._wait_replaced()
                     continue
                 active = self._active
                 if active is not None:
-                    await wait_first(active.ended, peer.closed)
+                    await wait_first(active.end_future, upstream_client.closed)
                     if active is not self._active:
                         # A new subscription replaced it.
                         continue
                     self._active = None
                     self.lists_missed = self._updates_missed = True
                     began = active.began
-                if peer.closed.done():
+                if upstream_client.closed.done():
                     return
                 self.ready.set()
                 await self._sleep(reopen_delay(backoff, loop.time() - began))
@@ -181,14 +184,14 @@ class StatelessSubscriptions:
             else:
                 for uri in [uri for uri in self.watched if not _includes(acknowledged, uri)]:
                     del self.watched[uri]
-                    _log.warning("%s: no longer watching %s", self._peer.label, uri)
+                    _log.warning("%s: no longer watching %s", self._upstream_client.label, uri)
             return not self._is_rejected
 
     async def _wait_replaced(self) -> None:
         self.ready.set()
         replaced = asyncio.ensure_future(self._replaced.wait())
         try:
-            await wait_first(replaced, self._peer.closed)
+            await wait_first(replaced, self._upstream_client.closed)
         finally:
             replaced.cancel()
         self._replaced.clear()
@@ -224,17 +227,17 @@ class StatelessSubscriptions:
             required_uri: fail if the server does not acknowledge this resource.
             acknowledgement_optional: succeed even if the server never acknowledges.
         """
-        peer = self._peer
+        upstream_client = self._upstream_client
         filters: dict[str, Any] = dict(self._list_filters)
         if uris:
             filters["resourceSubscriptions"] = list(uris)
-        request = peer.request(mcp.LISTEN, {"notifications": filters}, stays_open=True)
+        request = upstream_client.request(mcp.LISTEN, {"notifications": filters}, stays_open=True)
         self._opening = opening = _Subscription(request)
         try:
             await wait_first(
                 opening.acknowledged,
-                opening.ended,
-                peer.closed,
+                opening.end_future,
+                upstream_client.closed,
                 timeout=ACKNOWLEDGE_TIMEOUT_SECONDS,
             )
             acknowledged = self._check_acknowledgement(
@@ -258,12 +261,12 @@ class StatelessSubscriptions:
         self, opening: _Subscription, required_uri: str, acknowledgement_optional: bool
     ) -> _AcknowledgedFilter | None:
         """Return the acknowledged filter. Raises InterlockError if it is not sufficient."""
-        label = self._peer.label
+        label = self._upstream_client.label
         if opening.acknowledged.done():
             acknowledged = opening.acknowledged.result()
         elif opening.request.error is not None:
             raise opening.request.error
-        elif opening.ended.done() or self._peer.closed.done():
+        elif opening.end_future.done() or self._upstream_client.closed.done():
             raise UpstreamLostError(
                 UPSTREAM_LOST, f"{label} ended the subscription immediately.", was_sent=True
             )
@@ -302,9 +305,9 @@ class StatelessSubscriptions:
         updates, self._updates_missed = self._updates_missed, False
         if lists:
             self._relist()
-        if updates and self._peer.on_updated is not None:
+        if updates and self._upstream_client.on_updated is not None:
             for uri in list(self.watched):
-                self._peer.on_updated(uri)
+                self._upstream_client.on_updated(uri)
 
 
 def _includes(acknowledged: _AcknowledgedFilter | None, uri: str) -> bool:
@@ -338,7 +341,7 @@ class UpstreamSubscriptions:
 
     def __init__(
         self,
-        peer: UpstreamClient,
+        upstream_client: UpstreamClient,
         *,
         relist: Callable[[], None],
         sleep: Sleep,
@@ -348,12 +351,14 @@ class UpstreamSubscriptions:
         Args:
             relist: called when list changes may have been missed.
         """
-        self._peer = peer
+        self._upstream_client = upstream_client
         subscriptions_class = (
-            StatelessSubscriptions if peer.era is mcp.Era.STATELESS else SessionSubscriptions
+            StatelessSubscriptions
+            if upstream_client.era is mcp.Era.STATELESS
+            else SessionSubscriptions
         )
         self._subscriptions: StatelessSubscriptions | SessionSubscriptions = subscriptions_class(
-            peer, relist, sleep, uris
+            upstream_client, relist, sleep, uris
         )
 
     @property
@@ -398,7 +403,7 @@ class _EventStream:
         self.last_event_id = last_event_id
         self.retry = retry
         self.opened: asyncio.Future[None] = loop.create_future()
-        self.ended: asyncio.Future[int] = loop.create_future()
+        self.end_future: asyncio.Future[int] = loop.create_future()
 
     def on_open(self) -> None:
         if not self.opened.done():
@@ -408,33 +413,40 @@ class _EventStream:
         self, failure: Failure, message: str, *, was_sent: bool, status: int = 0, location: str = ""
     ) -> None:
         self.is_open = False
-        if not self.ended.done():
-            self.ended.set_result(status)
+        if not self.end_future.done():
+            self.end_future.set_result(status)
 
 
 class SessionSubscriptions:
     """The subscriptions of a session server: its GET stream if it needs one, and its resources."""
 
     def __init__(
-        self, peer: UpstreamClient, relist: Callable[[], None], sleep: Sleep, uris: Iterable[str]
+        self,
+        upstream_client: UpstreamClient,
+        relist: Callable[[], None],
+        sleep: Sleep,
+        uris: Iterable[str],
     ) -> None:
         self.watched: dict[str, None] = dict.fromkeys(uris)
         self.ready = asyncio.Event()
         self.lists_missed = False
-        self._peer = peer
+        self._upstream_client = upstream_client
         self._relist = relist
         self._sleep = sleep
 
     async def run(self) -> None:
-        peer, backoff = self._peer, Backoff(REOPEN_DELAY_SECONDS, MAX_REOPEN_DELAY_SECONDS)
+        upstream_client, backoff = (
+            self._upstream_client,
+            Backoff(REOPEN_DELAY_SECONDS, MAX_REOPEN_DELAY_SECONDS),
+        )
         last_event_id, retry = "", None
         is_first, missed = True, False
         loop = asyncio.get_running_loop()
         try:
-            while not peer.closed.done():
+            while not upstream_client.closed.done():
                 stream = _EventStream(last_event_id, retry)
                 began = loop.time()
-                if not peer.transport.open_stream(stream):
+                if not upstream_client.transport.open_stream(stream):
                     # On a single channel messages need no stream.
                     self.ready.set()
                     await self._resubscribe()
@@ -467,12 +479,15 @@ class SessionSubscriptions:
 
     async def _read_stream(self, stream: _EventStream, is_first: bool, missed: bool) -> int | None:
         """Read the stream to its end. Returns the HTTP status; None if the connection is lost."""
-        peer = self._peer
+        upstream_client = self._upstream_client
         try:
             await wait_first(
-                stream.opened, stream.ended, peer.closed, timeout=HEADERS_TIMEOUT_SECONDS
+                stream.opened,
+                stream.end_future,
+                upstream_client.closed,
+                timeout=HEADERS_TIMEOUT_SECONDS,
             )
-            if not stream.ended.done() and not peer.closed.done():
+            if not stream.end_future.done() and not upstream_client.closed.done():
                 stream.on_open()
                 self.ready.set()
                 if missed:
@@ -481,11 +496,11 @@ class SessionSubscriptions:
                     await self._resubscribe()
                 elif missed:
                     self._report_watched()
-                await wait_first(stream.ended, peer.closed)
+                await wait_first(stream.end_future, upstream_client.closed)
         except asyncio.CancelledError:
-            peer.transport.remove_request(stream)
+            upstream_client.transport.remove_request(stream)
             raise
-        return stream.ended.result() if stream.ended.done() else None
+        return stream.end_future.result() if stream.end_future.done() else None
 
     async def watch(self, uri: str) -> None:
         await self._request(mcp.SUBSCRIBE, uri)
@@ -502,22 +517,24 @@ class SessionSubscriptions:
                 await self._request(mcp.SUBSCRIBE, uri)
             except InterlockError as error:
                 self.watched.pop(uri, None)
-                _log.warning("%s: no longer watching %s: %s", self._peer.label, uri, error)
+                _log.warning(
+                    "%s: no longer watching %s: %s", self._upstream_client.label, uri, error
+                )
         self._report_watched()
 
     def _report_watched(self) -> None:
         """Report all watched resources: they may have changed while nothing was received."""
         for uri in list(self.watched):
-            if self._peer.on_updated is not None:
-                self._peer.on_updated(uri)
+            if self._upstream_client.on_updated is not None:
+                self._upstream_client.on_updated(uri)
 
     async def _request(self, method: str, uri: str) -> None:
         try:
             async with asyncio.timeout(RESPONSE_TIMEOUT_SECONDS):
-                await self._peer.request(method, {"uri": uri})
+                await self._upstream_client.request(method, {"uri": uri})
         except TimeoutError:
             raise InterlockError(
                 UPSTREAM_UNAVAILABLE,
-                f"{self._peer.label} did not respond to {method} within "
+                f"{self._upstream_client.label} did not respond to {method} within "
                 f"{RESPONSE_TIMEOUT_SECONDS:g} s.",
             ) from None

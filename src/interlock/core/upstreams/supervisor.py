@@ -30,7 +30,7 @@ from interlock.core.pipeline.notification_filter import read_level
 from interlock.core.ports import Clock, ResponseHandler, UpstreamRequest
 from interlock.core.upstreams.client import UpstreamClient
 from interlock.core.upstreams.connection import ConnectionOpener
-from interlock.core.upstreams.listing import KINDS, RawOffering, list_offer
+from interlock.core.upstreams.listing import KINDS, RawOffering, list_offering
 from interlock.core.upstreams.session_pool import (
     SessionPolicy,
     SessionPool,
@@ -66,9 +66,11 @@ class BackgroundClose:
     def __init__(self) -> None:
         self._closing: set[asyncio.Task[None]] = set()
 
-    def close(self, peer: UpstreamClient) -> None:
+    def close(self, upstream_client: UpstreamClient) -> None:
         """Start closing a connection."""
-        task = asyncio.get_running_loop().create_task(_close(peer), name=f"close:{peer.label}")
+        task = asyncio.get_running_loop().create_task(
+            _close(upstream_client), name=f"close:{upstream_client.label}"
+        )
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
@@ -78,16 +80,18 @@ class BackgroundClose:
             await asyncio.gather(*self._closing)
 
 
-async def _close(peer: UpstreamClient) -> None:
+async def _close(upstream_client: UpstreamClient) -> None:
     try:
         async with asyncio.timeout(CLOSE_TIMEOUT_SECONDS):
-            await peer.close()
+            await upstream_client.close()
     except TimeoutError:
         _log.warning(
-            "%s: the connection did not close within %g s", peer.label, CLOSE_TIMEOUT_SECONDS
+            "%s: the connection did not close within %g s",
+            upstream_client.label,
+            CLOSE_TIMEOUT_SECONDS,
         )
     except Exception:
-        _log.exception("%s: the connection could not be closed", peer.label)
+        _log.exception("%s: the connection could not be closed", upstream_client.label)
 
 
 # -- The lists of an upstream. They are read again when the upstream announces a change, when a
@@ -124,7 +128,7 @@ class ListReader:
         Args:
             on_read: called when a list was read again.
         """
-        self.offer = RawOffering()
+        self.raw_offering = RawOffering()
         """The entries of the last reading."""
         self.announced: frozenset[str] = KINDS
         """The kinds of lists whose change was announced before the last reading."""
@@ -189,21 +193,21 @@ class ListReader:
         self._requested.clear()
         self._stale.clear()
 
-    async def read(self, peer: UpstreamClient) -> RawOffering:
+    async def read(self, upstream_client: UpstreamClient) -> RawOffering:
         """Return all lists, the first time on a connection. Raises InterlockError."""
-        offer = await list_offer(
-            peer, timeout=LIST_TIMEOUT_SECONDS, kinds=self._connector.list_kinds
+        raw_offering = await list_offering(
+            upstream_client, timeout=LIST_TIMEOUT_SECONDS, kinds=self._connector.list_kinds
         )
-        self._connector.check_offering(offer)
-        return offer
+        self._connector.check_offering(raw_offering)
+        return raw_offering
 
-    def set_offering(self, offer: RawOffering, announced: frozenset[str] = KINDS) -> None:
+    def set_offering(self, raw_offering: RawOffering, announced: frozenset[str] = KINDS) -> None:
         """Set the current lists."""
         self.count += 1
-        self.offer = offer
+        self.raw_offering = raw_offering
         self.announced = announced
 
-    async def run(self, peer: UpstreamClient) -> None:
+    async def run(self, upstream_client: UpstreamClient) -> None:
         """Read outdated lists again until cancelled."""
         self._is_failing = False
         backoff = Backoff(RETRY_DELAY_SECONDS, MAX_RETRY_DELAY_SECONDS)
@@ -215,10 +219,13 @@ class ListReader:
                 stale, self._stale = frozenset(self._stale) & self._connector.list_kinds, set()
                 kinds = stale | {"tools"} if has_searches else stale
                 try:
-                    offer = await list_offer(
-                        peer, timeout=LIST_TIMEOUT_SECONDS, kinds=kinds, before=self.offer
+                    raw_offering = await list_offering(
+                        upstream_client,
+                        timeout=LIST_TIMEOUT_SECONDS,
+                        kinds=kinds,
+                        before=self.raw_offering,
                     )
-                    self._connector.check_offering(offer)
+                    self._connector.check_offering(raw_offering)
                 except InterlockError as error:
                     _log.warning("%s: cannot read its new list: %s", self._key, error.message)
                     if stale:
@@ -228,7 +235,7 @@ class ListReader:
                         self._is_failing = True
                 else:
                     # A search is no announcement of a change.
-                    self.set_offering(offer, stale)
+                    self.set_offering(raw_offering, stale)
                     self._on_read()
                     self.start_timer()
                     self._is_failing = False
@@ -307,7 +314,7 @@ class Supervisor:
         """The reason why it is not ready, as a sentence."""
         self.since = wall_clock()
         self.restarts = 0
-        self.peer: UpstreamClient | None = None
+        self.upstream_client: UpstreamClient | None = None
         self.stderr: deque[str] = connector.stderr
         self._connector = connector
         self._on_offer = on_offer
@@ -344,18 +351,18 @@ class Supervisor:
         self.session_pool = SessionPool(
             key,
             lambda client_capabilities: open_private(
-                connector, self.server, key, self.peer, client_capabilities
+                connector, self.server, key, self.upstream_client, client_capabilities
             ),
             clock=clock,
             sleep=sleep,
             on_changed=self.relist,
             on_updated=self._updated,
             watched=lambda whose: watched(key, whose),
-            get_fallback=lambda: self.peer,
+            get_fallback=lambda: self.upstream_client,
         )
         self._next_try = 0.0
         self._task: asyncio.Task[None] | None = None
-        self._ending = False
+        self._is_ending = False
         self._background_close = BackgroundClose()
         self._listed = False
 
@@ -365,9 +372,9 @@ class Supervisor:
         return self._listed
 
     @property
-    def offer(self) -> RawOffering:
+    def raw_offering(self) -> RawOffering:
         """Its lists at the last reading."""
-        return self._list_reader.offer
+        return self._list_reader.raw_offering
 
     @property
     def announced(self) -> frozenset[str]:
@@ -386,13 +393,13 @@ class Supervisor:
 
     @property
     def is_http(self) -> bool:
-        return self.peer is not None and self.peer.transport.is_http
+        return self.upstream_client is not None and self.upstream_client.transport.is_http
 
     # -- Upstream
 
     def start(self, call: Call, handler: ResponseHandler) -> UpstreamRequest:
-        peer = self.peer
-        if peer is not None:
+        upstream_client = self.upstream_client
+        if upstream_client is not None:
             if call.session is None:
                 is_isolated = self._isolates_all
             else:
@@ -405,7 +412,7 @@ class Supervisor:
                 log_level = call.meta.get(META_LOG_LEVEL)
                 if log_level is not None:
                     self.set_log_level(read_level(log_level), None)
-            return peer.start(call, handler)
+            return upstream_client.start(call, handler)
         problem = self.problem or "it is starting"
         # Callers know a subserver by its segment.
         name = self.server.segment if self._connector.dials_in else self.key
@@ -429,11 +436,11 @@ class Supervisor:
             self.session_pool.set_level(level, session)
             return
         # The shared connection uses the most verbose level; each client gets what it asked for.
-        if self.peer is not None and (
+        if self.upstream_client is not None and (
             self._level is None or LOG_LEVELS.index(level) < LOG_LEVELS.index(self._level)
         ):
             self._level = level
-            set_level(self.peer, level)
+            set_level(self.upstream_client, level)
 
     def _isolates(self, session: ClientSession) -> bool:
         return self._isolates_sessions or (
@@ -490,8 +497,8 @@ class Supervisor:
 
     async def end(self) -> None:
         if self._task is not None:
-            if not self._ending:
-                self._ending = True
+            if not self._is_ending:
+                self._is_ending = True
                 # Only once: a second cancellation would interrupt the closing of the server.
                 self._task.cancel()
             await asyncio.gather(asyncio.shield(self._task), return_exceptions=True)
@@ -507,9 +514,9 @@ class Supervisor:
 
     def withdraw(self, reason: str) -> None:
         """Remove its tools immediately."""
-        peer, self.peer = self.peer, None
-        if peer is not None:
-            peer.on_lost = peer.on_changed = peer.on_updated = None
+        upstream_client, self.upstream_client = self.upstream_client, None
+        if upstream_client is not None:
+            upstream_client.on_lost = upstream_client.on_changed = upstream_client.on_updated = None
         self._ready.clear()
         self.problem = reason
         self._unlist()
@@ -520,7 +527,7 @@ class Supervisor:
         lost_at: float | None = None
         while True:
             try:
-                peer, offer = await self._connect()
+                upstream_client, raw_offering = await self._connect()
             except InterlockError as error:
                 self.problem = error.message
                 lost_at = self._check_grace(lost_at)
@@ -533,16 +540,16 @@ class Supervisor:
                 self._first_attempt.set()
                 _log.exception("%s: connecting failed inside the node", self.key)
             else:
-                ready_at, response_count = self._clock(), peer.response_count
-                await self._serve(peer, offer)
+                ready_at, response_count = self._clock(), upstream_client.response_count
+                await self._serve(upstream_client, raw_offering)
                 lost_at = self._clock()
                 if (
-                    peer.response_count > response_count
+                    upstream_client.response_count > response_count
                     or lost_at - ready_at > MAX_RETRY_DELAY_SECONDS
                 ):
                     # The connection worked, so the next failure starts with the first delay.
                     backoff.reset()
-            if self._ending:
+            if self._is_ending:
                 # The cancellation was swallowed while closing.
                 return
             if self._connector.dials_in:
@@ -552,33 +559,36 @@ class Supervisor:
             await self._sleep(delay)
 
     async def _connect(self) -> tuple[UpstreamClient, RawOffering]:
-        peer = await self._connector.connect(
+        upstream_client = await self._connector.connect(
             remove_capabilities(RELAYED_CAPABILITIES, denied_capabilities(self.server))
         )
         try:
             # Changes that are announced during the reading count.
             self._list_reader.discard_requests()
-            peer.handler = self._handler
-            peer.on_changed = self.relist
-            peer.on_updated = self._updated
+            upstream_client.handler = self._handler
+            upstream_client.on_changed = self.relist
+            upstream_client.on_updated = self._updated
             if self._prepare is not None:
-                self._prepare(peer)
+                self._prepare(upstream_client)
             self._subscriptions = subscriptions = UpstreamSubscriptions(
-                peer, relist=self.relist, sleep=self._sleep, uris=self._watched(self.key, None)
+                upstream_client,
+                relist=self.relist,
+                sleep=self._sleep,
+                uris=self._watched(self.key, None),
             )
             self._start_subscriptions(subscriptions)
-            if peer.era is Era.STATELESS:
+            if upstream_client.era is Era.STATELESS:
                 # Subscribe before reading, or a change in between would be missed.
                 await subscriptions.wait_open(SUBSCRIPTION_TIMEOUT_SECONDS)
-                return peer, await self._list_reader.read(peer)
-            offer = await self._list_reader.read(peer)
+                return upstream_client, await self._list_reader.read(upstream_client)
+            raw_offering = await self._list_reader.read(upstream_client)
             # A session server may send a client request on its GET stream during the first call.
             # Many servers drop what they send before that stream is open.
             await subscriptions.wait_open(SUBSCRIPTION_TIMEOUT_SECONDS)
-            return peer, offer
+            return upstream_client, raw_offering
         except BaseException:
             await self._stop_subscriptions()
-            await self._close(peer)
+            await self._close(upstream_client)
             raise
 
     def _start_subscriptions(self, subscriptions: UpstreamSubscriptions) -> None:
@@ -594,60 +604,64 @@ class Supervisor:
         if self._on_updated is not None:
             self._on_updated(self, uri, key)
 
-    async def _serve(self, peer: UpstreamClient, offer: RawOffering) -> None:
+    async def _serve(self, upstream_client: UpstreamClient, raw_offering: RawOffering) -> None:
         """Serve until the connection is lost."""
-        peer.on_lost = self._on_lost
-        policy = choose_session_policy(self.server, peer)
+        upstream_client.on_lost = self._on_lost
+        policy = choose_session_policy(self.server, upstream_client)
         self._isolates_responding = policy is SessionPolicy.RESPONDING
         self._isolates_sessions = policy in (SessionPolicy.SESSIONS, SessionPolicy.ALL)
         self._isolates_all = policy is SessionPolicy.ALL
-        self._sets_log_levels = peer.era is Era.SESSION and "logging" in peer.capabilities
+        self._sets_log_levels = (
+            upstream_client.era is Era.SESSION and "logging" in upstream_client.capabilities
+        )
         self.session_pool.is_useless = False
         if self._level is not None:
             # A new session does not know the level that the old one was told.
-            set_level(peer, self._level)
-        self._on_ready(peer, offer)
-        reader_task = asyncio.create_task(self._list_reader.run(peer), name=f"list:{self.key}")
+            set_level(upstream_client, self._level)
+        self._on_ready(upstream_client, raw_offering)
+        reader_task = asyncio.create_task(
+            self._list_reader.run(upstream_client), name=f"list:{self.key}"
+        )
         try:
-            await asyncio.shield(peer.closed)
+            await asyncio.shield(upstream_client.closed)
         finally:
-            peer.on_lost = peer.on_changed = peer.on_updated = None
-            self.peer = None
+            upstream_client.on_lost = upstream_client.on_changed = upstream_client.on_updated = None
+            self.upstream_client = None
             self._ready.clear()
             self._list_reader.stop()
             reader_task.cancel()
             await asyncio.gather(reader_task, return_exceptions=True)
             await self._stop_subscriptions()
-            await self._close(peer)
+            await self._close(upstream_client)
 
-    async def _close(self, peer: UpstreamClient) -> None:
+    async def _close(self, upstream_client: UpstreamClient) -> None:
         """Close a connection. For a subserver in the background: its old channel may be dead while
         its new one is waiting."""
         if self._connector.dials_in:
-            self._background_close.close(peer)
+            self._background_close.close(upstream_client)
         else:
-            await peer.close()
+            await upstream_client.close()
 
-    def _on_ready(self, peer: UpstreamClient, offer: RawOffering) -> None:
-        self.peer = peer
-        self._capabilities = peer.capabilities
+    def _on_ready(self, upstream_client: UpstreamClient, raw_offering: RawOffering) -> None:
+        self.upstream_client = upstream_client
+        self._capabilities = upstream_client.capabilities
         self.problem = None
         self._listed = True
-        self._list_reader.set_offering(offer)
+        self._list_reader.set_offering(raw_offering)
         self._report(self._on_offer)
         self._list_reader.start_timer()
         self._enter(State.READY)
         self._ready.set()
         self._first_attempt.set()
-        if peer.closed.done():
-            self._on_lost(peer.closed.result())
+        if upstream_client.closed.done():
+            self._on_lost(upstream_client.closed.result())
 
     def _on_lost(self, reason: str) -> None:
         """Handle the loss immediately, before pending calls fail: one may be retried at once."""
         if self._connector.has_left:
             self.withdraw(reason)
             return
-        self.peer = None
+        self.upstream_client = None
         self._ready.clear()
         self.restarts, self.problem = self.restarts + 1, reason
         _log.warning("%s: %s", self.key, reason)

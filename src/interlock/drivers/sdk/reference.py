@@ -19,7 +19,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from interlock.core.config import Config
-from interlock.core.upstreams.listing import list_offer
+from interlock.core.upstreams.listing import list_offering
 from interlock.core.upstreams.subscriptions import UpstreamSubscriptions
 from interlock.drivers.config import DriversConfig
 from interlock.drivers.standalone import (
@@ -75,7 +75,9 @@ def connect_mcp_server(
 
 async def list_mcp_tools(server: StandaloneServer) -> list[dict[str, Any]]:
     """List the current tools of the server. Raises InterlockError."""
-    offer = await list_offer(server.peer, timeout=LIST_TIMEOUT_SECONDS, kinds=frozenset({"tools"}))
+    offer = await list_offering(
+        server.peer, timeout=LIST_TIMEOUT_SECONDS, kinds=frozenset({"tools"})
+    )
     return named_definitions(offer.tools)
 
 
@@ -137,7 +139,7 @@ async def subscribe_mcp_prompts(server: StandaloneServer) -> AsyncIterator[list[
 async def _prompts(server: StandaloneServer) -> list[dict[str, Any]]:
     kinds = frozenset({"prompts"})
     return named_definitions(
-        (await list_offer(server.peer, timeout=LIST_TIMEOUT_SECONDS, kinds=kinds)).prompts
+        (await list_offering(server.peer, timeout=LIST_TIMEOUT_SECONDS, kinds=kinds)).prompts
     )
 
 

@@ -144,11 +144,11 @@ class Bridge:
         return resolved
 
     def _on_offer(self, supervisor: Supervisor) -> None:
-        offer = supervisor.offer
+        raw_offering = supervisor.raw_offering
         self._names = {
-            mcp.TOOLS_CALL: _read_names(offer.tools),
-            mcp.PROMPTS_GET: _read_names(offer.prompts),
-            mcp.RESOURCES_READ: _read_names(offer.resources),
+            mcp.TOOLS_CALL: _read_names(raw_offering.tools),
+            mcp.PROMPTS_GET: _read_names(raw_offering.prompts),
+            mcp.RESOURCES_READ: _read_names(raw_offering.resources),
         }
         if supervisor.lists > 1 and self.on_change is not None:
             for kind in sorted(supervisor.announced):
@@ -166,7 +166,11 @@ class Bridge:
         supervisor = self._supervisor
         if supervisor is None:
             return f"{self.name} is not running."
-        return "" if supervisor.peer is not None else supervisor.problem or "It is starting."
+        return (
+            ""
+            if supervisor.upstream_client is not None
+            else supervisor.problem or "It is starting."
+        )
 
     # -- RequestServer
 
@@ -205,7 +209,7 @@ class Bridge:
     def _get_supervisor(self) -> Supervisor:
         """Return the supervisor. Raises InterlockError if the server is not available now."""
         supervisor = self._supervisor
-        if supervisor is None or supervisor.peer is None:
+        if supervisor is None or supervisor.upstream_client is None:
             raise InterlockError(
                 UPSTREAM_UNAVAILABLE, f"{self.name} is not available. {self.problem}"
             )
@@ -217,8 +221,8 @@ class Bridge:
     def _make_introduction(self, request: Request) -> bytes:
         """Return the `initialize` result of the server, without capabilities that have no use in a
         room."""
-        peer = self._get_supervisor().peer
-        assert peer is not None
+        upstream_client = self._get_supervisor().upstream_client
+        assert upstream_client is not None
         params = _decode_or_none(request.params, mcp.InitializeParams)
         revision = REVISION if params is None else mcp.negotiate_revision(params.protocol_version)
         introduction: dict[str, Any] = {
@@ -226,12 +230,12 @@ class Bridge:
             "capabilities": {
                 name: {}
                 for name in dict.fromkeys(_FORWARDED_METHODS.values())
-                if name in peer.capabilities
+                if name in upstream_client.capabilities
             },
-            "serverInfo": {"name": self.name, "version": "", **peer.server_info},
+            "serverInfo": {"name": self.name, "version": "", **upstream_client.server_info},
         }
-        if peer.instructions:
-            introduction["instructions"] = peer.instructions
+        if upstream_client.instructions:
+            introduction["instructions"] = upstream_client.instructions
         return jsonrpc.encode_value(introduction)
 
     async def _forward(self, supervisor: Supervisor, request: Request) -> Outcome:

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 from urllib.parse import urlencode
 
 from interlock.channels.channel import Channel
-from interlock.core.config.problems import BadValue
+from interlock.core.config.problems import InvalidValueError
 from interlock.core.config.quantities import check_gateway_url
 from interlock.errors import (
     CONFIG,
@@ -118,7 +118,7 @@ def make_join_url(url: str, topic: str, routing: str) -> str:
     token."""
     try:
         check_gateway_url(url, token="give `token`")
-    except BadValue as bad:
+    except InvalidValueError as bad:
         raise ValueError(f"The URL of the gateway: {bad.message}; {bad.hint}.") from None
     query = urlencode({"topic": topic, "routing": routing})
     return f"{url}?{query}"

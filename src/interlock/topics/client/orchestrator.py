@@ -70,7 +70,7 @@ class Orchestrator:
         *,
         on_result: Callable[[RuleResult], None] | None = None,
     ) -> None:
-        """Raises BadValue for an invalid condition."""
+        """Raises InvalidValueError for an invalid condition."""
         self._participant = participant
         self._on_result = on_result
         self._rules: list[tuple[ProposalRule, Condition | None]] = []
@@ -86,8 +86,12 @@ class Orchestrator:
         return tuple(rule for rule, _ in self._rules)
 
     def add(self, rule: ProposalRule) -> None:
-        """Add a rule. Raises BadValue for an invalid condition, and ValueError for a rule that
-        matches nothing."""
+        """Add a rule.
+
+        Raises:
+            InvalidValueError: the condition is invalid.
+            ValueError: the rule matches nothing.
+        """
         if not rule.tool or not rule.proposers:
             raise ValueError("A rule needs `tool` and `proposers`.")
         condition = None if rule.when is None else compile_condition(rule.when)

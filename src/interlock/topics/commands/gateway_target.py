@@ -22,7 +22,7 @@ from msgspec import UNSET
 
 from interlock.channels.channel import Channel
 from interlock.channels.websocket import dial
-from interlock.core.config.problems import BadValue, ConfigError
+from interlock.core.config.problems import ConfigError, InvalidValueError
 from interlock.core.config.quantities import check_gateway_url
 from interlock.errors import (
     CONFIG,
@@ -301,7 +301,7 @@ def find_gateway(
                 raise typer.BadParameter(f"{option} cannot be combined with --gateway.")
         try:
             check_gateway_url(url, token=f"set a token with ${TOKEN_VARIABLE} or --token-file")
-        except BadValue as bad:
+        except InvalidValueError as bad:
             raise typer.BadParameter(f"--gateway: {bad.message}; {bad.hint}.") from None
         target, location = None, _TopicsUrl(url)
     else:
@@ -363,7 +363,7 @@ def _find_topics_url(target: TargetNode, *, is_named: bool) -> _TopicsUrl:
         # The server at this URL is unknown, and it would receive the token.
         try:
             check_gateway_url(url, token="")
-        except BadValue as bad:
+        except InvalidValueError as bad:
             raise typer.BadParameter(
                 f"--node: {bad.message}; set a wss:// URL with --gateway."
             ) from None

@@ -161,7 +161,7 @@ async def stay_joined(name: str, server: ServerConfig, parent: ParentConfig) -> 
             if not stop_event.is_set():
                 # From now on a failed server is restarted, which is logged.
                 logging.getLogger("interlock.upstreams").setLevel(logging.WARNING)
-                node.settled()
+                node.on_settled()
                 await _run_until(
                     stop_event,
                     _StatePrinter(node, has_backup=bool(parent.backup)).wait_for_rejection(),

@@ -22,7 +22,7 @@ from interlock.channels.channel import Channel
 from interlock.channels.dial import dial
 from interlock.channels.lines import open_stdio
 from interlock.core.config import ConfigError
-from interlock.core.config.problems import BadValue
+from interlock.core.config.problems import InvalidValueError
 from interlock.core.config.quantities import check_parent_url
 from interlock.core.instance_lock import segment_lock
 from interlock.core.paths import make_private, state_home
@@ -66,7 +66,7 @@ def create_parent_config(
     for address in (url, *backup):
         try:
             check_parent_url(address)
-        except BadValue as error:
+        except InvalidValueError as error:
             raise ConfigError.of(f"{address}: {error.message}", error.hint) from None
     parent = ParentConfig(url=url, segment=segment, backup=list(backup), **settings)
     check_credentials(parent, {field: f"`{field}`" for field in _FIELDS})
@@ -227,7 +227,7 @@ class SubserverConversation(Conversation):
         self._parent_requests = ParentRequests(channel.send)
         self.ended_by: ParentRejectionError | None = None
 
-    def take(self, data: bytes) -> None:
+    def process_message(self, data: bytes) -> None:
         """Process a message from the parent."""
         try:
             message = decode_message(data)

@@ -40,7 +40,7 @@ from interlock.core.server.http.asgi import (
     respond_json,
 )
 from interlock.core.server.http.guard import Guard, peer_name
-from interlock.core.server.http.plain_requests import call_of, caller_of, words
+from interlock.core.server.http.plain_requests import create_call, error_body, resolve_caller
 from interlock.errors import (
     ALREADY_DECIDED,
     FORBIDDEN,
@@ -431,7 +431,7 @@ class ApprovalsApp:
         host, origin = fields.get(b"host", b""), fields.get(b"origin")
         name = host.decode("latin-1").strip().lower()
         is_page_host = name in {urlsplit(page).netloc for page in self._origins()}
-        rejection = None if is_page_host else self._guard.refusal(host, None)
+        rejection = None if is_page_host else self._guard.find_rejection(host, None)
         if origin is not None and not self._is_own_origin(
             origin.decode("latin-1"), None if is_page_host else name
         ):
@@ -475,14 +475,14 @@ class ApprovalsApp:
     async def _authenticate_caller(self, scope: Scope) -> Caller:
         call = self._call(scope)
         try:
-            return await caller_of(call, self._authenticate)
+            return await resolve_caller(call, self._authenticate)
         except InterlockError as error:
             self._on_rejected(call, error)
             raise
 
     @staticmethod
     def _call(scope: Scope) -> Call:
-        return call_of(scope, "approvals", peer=LOCAL_PEER if LOCAL in scope else None)
+        return create_call(scope, "approvals", peer=LOCAL_PEER if LOCAL in scope else None)
 
     async def _limit_failures(self, scope: Scope, key: str, attempt: Awaitable[T]) -> T:
         """Return the result of an attempt, and limit wrong guesses.
@@ -648,7 +648,9 @@ class ApprovalsApp:
         ids = None if approval_id is None else (approval_id,)
         stop = self._approvals.watch(lambda _: stream.wake(), ids=ids)
         try:
-            await stream.run(event, read_state, fields=SECURITY, ping=_PING_SECONDS, may=is_allowed)
+            await stream.run(
+                event, read_state, fields=SECURITY, ping=_PING_SECONDS, may_continue=is_allowed
+            )
         finally:
             stop()
             if end_timer is not None:
@@ -744,11 +746,11 @@ class ApprovalsApp:
             fields.append((b"retry-after", str(math.ceil(retry / 1000)).encode()))
         if status == 401:
             fields.append((b"www-authenticate", b"Bearer"))
-        await respond_json(send, status, words(error.failure.name, error.message), fields)
+        await respond_json(send, status, error_body(error.failure.name, error.message), fields)
 
     @staticmethod
     async def _send_error(send: Send, status: int, name: str, message: str) -> None:
-        await respond_json(send, status, words(name, message), SECURITY)
+        await respond_json(send, status, error_body(name, message), SECURITY)
 
 
 def _read_session(scope: Scope) -> str | None:

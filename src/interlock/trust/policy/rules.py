@@ -191,7 +191,11 @@ class Rule:
     )
 
     def __init__(self, config: RuleConfig, number: int) -> None:
-        """Raises BadValue or ProtocolError for values that `config` itself would have rejected."""
+        """Create the rule.
+
+        Raises:
+            InvalidValueError, ProtocolError: the config has an invalid value.
+        """
         self.number = number
         self.name = config.name
         self.action: PolicyAction = ACTIONS[config.then]

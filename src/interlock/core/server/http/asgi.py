@@ -47,7 +47,7 @@ async def respond_json(send: Send, status: int, body: Any, fields: Fields = ()) 
     await respond(send, status, encode_value(body), JSON, fields)
 
 
-async def read_json(scope: Scope, receive: Receive, type: type[T], most: int) -> T:
+async def read_json(scope: Scope, receive: Receive, type: type[T], max_bytes: int) -> T:
     """Read the body of a request as JSON and decode it.
 
     The JSON content type is required: a page of another origin cannot send it without a CORS
@@ -55,7 +55,7 @@ async def read_json(scope: Scope, receive: Receive, type: type[T], most: int) ->
 
     Args:
         type: the type of the decoded body.
-        most: the maximum size of the body in bytes.
+        max_bytes: the maximum size of the body in bytes.
 
     Raises:
         InterlockError: the content type is wrong, or the body is incomplete, too large or invalid.
@@ -71,8 +71,8 @@ async def read_json(scope: Scope, receive: Receive, type: type[T], most: int) ->
                 INVALID_REQUEST, "The connection ended before the body was complete."
             )
         body += message.get("body", b"")
-        if len(body) > most:
-            raise InterlockError(PAYLOAD_TOO_LARGE, f"The body is longer than {most} bytes.")
+        if len(body) > max_bytes:
+            raise InterlockError(PAYLOAD_TOO_LARGE, f"The body is longer than {max_bytes} bytes.")
         if not message.get("more_body", False):
             break
     try:
@@ -92,11 +92,11 @@ class EventStream:
         self._send = send
         self._wake_event = asyncio.Event()
         self._disconnected = False
-        self.ended = False
+        self.is_ended = False
 
     def end(self) -> None:
         """End the stream without another event."""
-        self.ended = True
+        self.is_ended = True
         self._wake_event.set()
 
     def wake(self) -> None:
@@ -106,20 +106,21 @@ class EventStream:
     async def run(
         self,
         event: str,
-        tell: Callable[[], Told],
+        read_state: Callable[[], Told],
         *,
         fields: Fields,
         ping: float,
-        may: Callable[[], Awaitable[bool]] | None = None,
+        may_continue: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
         """Send the state now and after each change, until the stream ends.
 
         Args:
             event: the name of the events.
-            tell: reads the state. A state that equals the previous one is not sent again.
+            read_state: reads the state. A state that equals the previous one is not sent again.
             fields: header fields of the response.
             ping: the time in seconds after which a silent stream gets a comment.
-            may: called before each event. False ends the stream: the caller has lost access.
+            may_continue: called before each event. False ends the stream: the caller has lost
+            access.
         """
         headers = [(b"content-type", b"text/event-stream"), (b"x-accel-buffering", b"no"), *fields]
         await self._send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -128,11 +129,11 @@ class EventStream:
         try:
             while not self._disconnected:
                 self._wake_event.clear()
-                if may is not None and not await may():
+                if may_continue is not None and not await may_continue():
                     break
-                if self.ended or self._disconnected:
+                if self.is_ended or self._disconnected:
                     break
-                state, encode, is_last = tell()
+                state, encode, is_last = read_state()
                 if state is not None and state != last_state:
                     last_state = state
                     await self._send_body(encode_event(encode(), event))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 JSON: Final = b"application/json"
 LARGE: Final = 64 * 1024
 """The size in bytes from which a result is written without a copy."""
-_MOST_UNREAD: Final = 4 * 1024 * 1024
+_MAX_UNREAD_BYTES: Final = 4 * 1024 * 1024
 """The unread bytes of an event stream at which the connection is aborted."""
 
 _STATUS_LINES: Final = {
@@ -46,7 +46,7 @@ def _respond_not_found(exchange: HttpExchange) -> None:
     exchange.respond(404)
 
 
-def let_pass(exchange: HttpExchange, decide: Decide) -> None:
+def allow_request(exchange: HttpExchange, decide: Decide) -> None:
     """Accept a request without a check."""
     decide(exchange, None)
 
@@ -85,7 +85,7 @@ class RequestHead:
         """The header lines that every response to this head must contain."""
         self.serve: Serve = _respond_not_found
         """The handler of the path."""
-        self.check: Check = let_pass
+        self.check: Check = allow_request
         """Decides from the head whether the body is read."""
 
 
@@ -220,7 +220,7 @@ class HttpExchange(msgspec.Struct, eq=False):
         """Send an encoded event."""
         if self.done:
             return
-        if self.protocol.unread() > _MOST_UNREAD:
+        if self.protocol.count_unread_bytes() > _MAX_UNREAD_BYTES:
             self.protocol.cut_off()
             return
         self.protocol.write(b"%x\r\n%b\r\n" % (len(data), data) if self.head.chunked else data)

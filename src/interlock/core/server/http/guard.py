@@ -135,7 +135,7 @@ class Guard:
         """The identity of the current settings. A new object replaces it after every change, so
         that cached decisions become invalid."""
 
-    def refusal(self, host: bytes | None, origin: bytes | None) -> str | None:
+    def find_rejection(self, host: bytes | None, origin: bytes | None) -> str | None:
         """Return why the request is rejected, or None if it is allowed.
 
         Args:

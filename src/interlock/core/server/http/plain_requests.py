@@ -25,11 +25,13 @@ _CLIENT: Final = Client(Era.STATELESS, LATEST_STATELESS)
 _MAX_NAME_LENGTH: Final = 200
 
 
-def call_of(scope: Scope, verb: str, name: str | None = None, peer: str | None = None) -> Call:
+def create_call(
+    scope: Scope, method: str, name: str | None = None, peer: str | None = None
+) -> Call:
     """Return the request as a call.
 
     Args:
-        verb: the method of the call.
+        method: the method of the call.
         name: the name of the call. Default: the path.
         peer: the peer, for connections that do not tell it.
     """
@@ -37,7 +39,7 @@ def call_of(scope: Scope, verb: str, name: str | None = None, peer: str | None =
     if peer is not None:
         credentials = replace(credentials, peer=peer)
     call_name = scope["path"][:_MAX_NAME_LENGTH] if name is None else name
-    return Call(verb, "http", credentials, _CLIENT, name=call_name)
+    return Call(method, "http", credentials, _CLIENT, name=call_name)
 
 
 def check_origin(guard: Guard, scope: Scope) -> None:
@@ -47,12 +49,12 @@ def check_origin(guard: Guard, scope: Scope) -> None:
         InterlockError: the guard rejects the request.
     """
     fields = dict(scope["headers"])
-    refusal = guard.refusal(fields.get(b"host"), fields.get(b"origin"))
-    if refusal is not None:
-        raise InterlockError(FOREIGN_ORIGIN, refusal)
+    rejection = guard.find_rejection(fields.get(b"host"), fields.get(b"origin"))
+    if rejection is not None:
+        raise InterlockError(FOREIGN_ORIGIN, rejection)
 
 
-async def caller_of(call: Call, authenticate: Callable[[Credentials], Caller]) -> Caller:
+async def resolve_caller(call: Call, authenticate: Callable[[Credentials], Caller]) -> Caller:
     """Return the caller of a request. Wait for an identity that is still being resolved.
 
     Raises:
@@ -65,12 +67,12 @@ async def caller_of(call: Call, authenticate: Callable[[Credentials], Caller]) -
         return authenticate(call.credentials)
 
 
-def words(word: str, sentence: str) -> dict[str, Any]:
+def error_body(code: str, message: str) -> dict[str, Any]:
     """Return the body of an error response: a code for programs and a message for people."""
-    return {"error": word, "message": sentence}
+    return {"error": code, "message": message}
 
 
-async def turn_away(
+async def reject_request(
     send: Send,
     error: InterlockError,
     call: Call,
@@ -84,10 +86,10 @@ async def turn_away(
         data: more details about the error.
     """
     fields = list(FIELDS)
-    challenge = challenges.challenge(error, shown=call.credentials.bearer is not None)
+    challenge = challenges.challenge(error, has_token=call.credentials.bearer is not None)
     if challenge is not None:
         fields.append((b"www-authenticate", challenge))
-    body = words(error.failure.name, error.message)
+    body = error_body(error.failure.name, error.message)
     if data:
         body["data"] = data
     await respond_json(send, error.failure.http, body, fields)

@@ -21,7 +21,7 @@ from interlock.core.config import Limits
 from interlock.core.server.http.credentials import CERTIFICATE, PEER
 from interlock.core.server.http.exchange import JSON_HEAD, HttpExchange, RequestHead, Serve
 from interlock.core.server.http.guard import certificate_names, peer_of
-from interlock.core.server.http.upgrade import offer
+from interlock.core.server.http.upgrade import handle_upgrade
 from interlock.protocol.websocket_handshake import is_upgrade_request
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class HttpProtocol(HttpToolsProtocol):
         """The request whose head is being checked. Reading is paused during the check."""
         self._body: list[bytes] = []
         self._body_size = 0
-        self._between = True
+        self._is_between_requests = True
         self._head_done = False
         self._wants_upgrade = False
         self._messages = 0
@@ -91,7 +91,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._active: HttpExchange | _AsgiExchange | None = None
         self._queued: deque[HttpExchange] = deque()
         self._header_bytes = 0
-        self._refused = False
+        self._is_rejected = False
         self._idle_since = 0.0
         self._idle_timer: asyncio.TimerHandle | None = None
         self.date_of: Any = None
@@ -122,7 +122,7 @@ class HttpProtocol(HttpToolsProtocol):
             active.disconnected()
 
     def data_received(self, data: bytes) -> None:
-        if self._between and self._active is None:
+        if self._is_between_requests and self._active is None:
             # Most clients repeat the same head. A complete request with a cached head needs no
             # parsing.
             start = self._last_start
@@ -144,8 +144,8 @@ class HttpProtocol(HttpToolsProtocol):
         self._parse(data)
 
     def _parse(self, data: bytes) -> None:
-        while data and not self._refused:
-            self._chunk = data if self._between else b""
+        while data and not self._is_rejected:
+            self._chunk = data if self._is_between_requests else b""
             messages_before, body_size_before = self._messages, self._body_size
             rest = b""
             try:
@@ -153,16 +153,16 @@ class HttpProtocol(HttpToolsProtocol):
             except httptools.HttpParserUpgrade as upgrade:
                 rest = self._handle_upgrade(data[upgrade.args[0] :])
             except httptools.HttpParserError as error:
-                if isinstance(error, httptools.HttpParserCallbackError) and not self._refused:
+                if isinstance(error, httptools.HttpParserCallbackError) and not self._is_rejected:
                     _log.warning("request from %s: parsing failed", self.peer, exc_info=error)
-                self.refuse(400, b"This is not a valid HTTP/1.1 request.")
-            if self._messages == messages_before and not self._between:
+                self.reject(400, b"This is not a valid HTTP/1.1 request.")
+            if self._messages == messages_before and not self._is_between_requests:
                 # The parser buffers everything that is neither body nor a complete header. A header
                 # without an end must not fill the memory.
                 self._non_body_bytes += len(data) - (self._body_size - body_size_before)
                 limit = 2 * (self.limits.header_bytes + _MAX_URL_LENGTH) + 8 * self._body_size
                 if self._non_body_bytes > limit:
-                    self._refuse_headers()
+                    self._reject_headers()
             if self._receiving is not None and not self._checked:
                 self._check_head(self._receiving)
             if self._checking is not None:
@@ -185,21 +185,21 @@ class HttpProtocol(HttpToolsProtocol):
             hints = self.table.named_websockets() if path in self.routes else []
             if hints and is_upgrade_request(self.headers):
                 hint = ", and ".join(hints).encode()
-                self.refuse(404, b"This path accepts no WebSocket: %b." % hint)
+                self.reject(404, b"This path accepts no WebSocket: %b." % hint)
                 return b""
             return self._without_upgrade() + remaining
-        if self._refused or self._active is not None:
+        if self._is_rejected or self._active is not None:
             # Earlier responses are not written yet. No known client pipelines an upgrade request,
             # and a retry on another connection works.
-            self.refuse(503, b"Repeat the request on a connection of its own.")
+            self.reject(503, b"Repeat the request on a connection of its own.")
         else:
-            offer(self, route.take, query, remaining)
+            handle_upgrade(self, route.handler, query, remaining)
         return b""
 
-    def let_go(self) -> None:
+    def detach(self) -> None:
         """Give the connection to another protocol. The HTTP server no longer counts it."""
-        self._refused = True
-        self._between = False
+        self._is_rejected = True
+        self._is_between_requests = False
         # The parser and this object refer to each other, and `connection_lost` is not called here
         # any more, so the cycle is broken now.
         self.parser = None  # type: ignore[assignment]
@@ -220,7 +220,7 @@ class HttpProtocol(HttpToolsProtocol):
         self.parser = httptools.HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
         if method == b"CONNECT":
-            self.refuse(405, b"CONNECT is not supported: this server is not a proxy.")
+            self.reject(405, b"CONNECT is not supported: this server is not a proxy.")
             return b""
         lines = [b"%b %b HTTP/%b" % (method, self.url, version.encode())]
         for name, value in self.headers:
@@ -255,7 +255,7 @@ class HttpProtocol(HttpToolsProtocol):
         self.url = b""
         self.headers = []
         self.expect_100_continue = False
-        self._between = False
+        self._is_between_requests = False
         self._head_done = False
         self._messages += 1
         self._header_bytes = 0
@@ -269,22 +269,22 @@ class HttpProtocol(HttpToolsProtocol):
     def on_url(self, url: bytes) -> None:
         self.url += url
         if len(self.url) > _MAX_URL_LENGTH:
-            self.refuse(414, b"The URL is too long.")
+            self.reject(414, b"The URL is too long.")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._header_bytes += len(name) + len(value)
         if self._header_bytes > self.limits.header_bytes:
-            self._refuse_headers()
+            self._reject_headers()
         elif not self._head_done:
             # After the head it is a trailer. Proxies do not check trailers, so they are ignored.
             self.headers.append((name.lower(), value))
             if len(self.headers) > self.limits.header_count:
-                self._refuse_headers()
+                self._reject_headers()
 
     def on_headers_complete(self) -> None:
         self._head_done = True
         self._wants_upgrade = self.parser.should_upgrade()
-        if self._refused or self._wants_upgrade:
+        if self._is_rejected or self._wants_upgrade:
             return
         path, _, query = self.url.partition(b"?")
         route = self.routes.get(path)
@@ -297,7 +297,7 @@ class HttpProtocol(HttpToolsProtocol):
         head.chunked = parser.get_http_version() != "1.0"
         length = head.fields.get(b"content-length")
         if length is not None and length.isdigit() and int(length) > self.limits.body_bytes:
-            self._refuse_body()
+            self._reject_body()
 
     def _check_head(self, head: RequestHead) -> None:
         """Decide from the head whether the body is read. The body has not arrived yet."""
@@ -309,13 +309,13 @@ class HttpProtocol(HttpToolsProtocol):
             # No other method needs its body, so the body is discarded.
             self._on_head_checked(exchange, None)
 
-    def _on_head_checked(self, exchange: HttpExchange, refusal: Serve | None) -> None:
+    def _on_head_checked(self, exchange: HttpExchange, rejection: Serve | None) -> None:
         if self._checking is not exchange:
             # The connection has ended, or the body has arrived in the meantime.
             return
         self._checking = None
         head = exchange.head
-        if refusal is None:
+        if rejection is None:
             if self._active is None and head.fields.get(b"expect", b"").lower() == b"100-continue":
                 # During another exchange it would become part of that response. Without it, clients
                 # send the body after a short time.
@@ -323,16 +323,16 @@ class HttpProtocol(HttpToolsProtocol):
             if not self._queued and not self.flow.write_paused:
                 self.flow.resume_reading()
             return
-        self._refused = True
-        self._between = False
+        self._is_rejected = True
+        self._is_between_requests = False
         self._receiving = None
         self._body = []
         if self._active is not None or self.flow.write_paused:
-            head.serve = refusal
+            head.serve = rejection
             self._queued.append(exchange)
             return
         self._active = exchange
-        refusal(exchange)
+        rejection(exchange)
 
     def _resume_reading(self) -> None:
         if self._checking is None:
@@ -340,19 +340,19 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         self._body_size += len(body)
-        if self._refused:
+        if self._is_rejected:
             return
         if self._body_size > self.limits.body_bytes:
-            self._refuse_body()
+            self._reject_body()
         elif self._receiving is None:
             super().on_body(body)
         elif self._receiving.method == b"POST":
             self._body.append(body)
 
     def on_message_complete(self) -> None:
-        if self._refused or self._wants_upgrade:
+        if self._is_rejected or self._wants_upgrade:
             return
-        self._between = True
+        self._is_between_requests = True
         head = self._receiving
         if head is None:
             super().on_message_complete()
@@ -366,7 +366,7 @@ class HttpProtocol(HttpToolsProtocol):
         if self._active is not None or self.flow.write_paused:
             # Pipelined: responses are sent in the order of the requests.
             if len(self._queued) >= _MAX_PIPELINED_REQUESTS:
-                self.refuse(429, b"Too many requests at once on one connection.")
+                self.reject(429, b"Too many requests at once on one connection.")
                 return
             self._queued.append(exchange)
             self.flow.pause_reading()
@@ -392,7 +392,7 @@ class HttpProtocol(HttpToolsProtocol):
         if self._queued or isinstance(self._active, HttpExchange):
             # Pipelined after an MCP request. No known client does this, and a retry on another
             # connection works.
-            self.refuse(503, b"Repeat the request on a connection of its own.")
+            self.reject(503, b"Repeat the request on a connection of its own.")
             return
         url, headers = self.url, self.headers
         super().on_message_begin()
@@ -401,7 +401,7 @@ class HttpProtocol(HttpToolsProtocol):
         try:
             super().on_headers_complete()
         except httptools.HttpParserInvalidURLError:
-            self.refuse(400, b"The URL is not valid.")
+            self.reject(400, b"The URL is not valid.")
             return
         # The app runs later, in its own task.
         self.scope["extensions"] = {
@@ -417,7 +417,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         if self._active is _ASGI_EXCHANGE and self.cycle.response_complete:
             self._active = None
-            if self._refused and not self._queued:
+            if self._is_rejected and not self._queued:
                 self._hang_up()
             else:
                 self._serve_next()
@@ -429,7 +429,7 @@ class HttpProtocol(HttpToolsProtocol):
         if not transport.is_closing():
             transport.write(data)
 
-    def unread(self) -> int:
+    def count_unread_bytes(self) -> int:
         return self.transport.get_write_buffer_size()
 
     def cut_off(self) -> None:
@@ -483,29 +483,29 @@ class HttpProtocol(HttpToolsProtocol):
         remaining = self._idle_since + KEEP_ALIVE - self.loop.time()
         if remaining > 0:
             self._idle_timer = self.loop.call_later(remaining, self._check_idle)
-        elif self.unread():
+        elif self.count_unread_bytes():
             # A client that has not read its response by now will not read it.
             self.transport.abort()
-        elif self._between or self._refused:
+        elif self._is_between_requests or self._is_rejected:
             self.transport.close()
         else:
-            self.refuse(408, b"The request was not complete in time.")
+            self.reject(408, b"The request was not complete in time.")
 
     # -- rejection
 
-    def _refuse_headers(self) -> None:
-        self.refuse(431, b"The request has too many or too large headers.")
+    def _reject_headers(self) -> None:
+        self.reject(431, b"The request has too many or too large headers.")
 
-    def _refuse_body(self) -> None:
+    def _reject_body(self) -> None:
         if self._receiving is None and self._active is not _ASGI_EXCHANGE:
             # The ASGI app has responded already, so only the connection is closed.
-            self._refused = True
+            self._is_rejected = True
             self._hang_up()
             return
         limit = self.limits.body_bytes
-        self.refuse(413, b"The body is larger than %d bytes, the node's limit." % limit)
+        self.reject(413, b"The body is larger than %d bytes, the node's limit." % limit)
 
-    def refuse(self, status: int, message: bytes, headers: bytes = b"") -> None:
+    def reject(self, status: int, message: bytes, headers: bytes = b"") -> None:
         """Reject the request and close the connection. The bytes that follow are not trusted.
 
         Args:
@@ -513,10 +513,10 @@ class HttpProtocol(HttpToolsProtocol):
             message: the error message, escaped for a JSON string.
             headers: encoded header lines.
         """
-        if self._refused:
+        if self._is_rejected:
             return
-        self._refused = True
-        self._between = False
+        self._is_rejected = True
+        self._is_between_requests = False
         self._receiving = self._checking = None
         self._body = []
         last = self._queued[-1] if self._queued else self._active
@@ -524,10 +524,10 @@ class HttpProtocol(HttpToolsProtocol):
             # Earlier requests get their responses first. Then the connection is closed.
             last.keep_alive = False
         elif last is None:
-            self._active = refusal = HttpExchange(
+            self._active = rejection = HttpExchange(
                 self, RequestHead(b"", b"", [], False), b"", False
             )
-            refusal.respond(
+            rejection.respond(
                 status,
                 b'{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"%b"}}' % message,
                 headers=headers,
@@ -539,7 +539,7 @@ class HttpProtocol(HttpToolsProtocol):
         If a socket is closed while the client still sends, the connection is reset and the client
         may never read the error. So the client of a rejected request gets `LINGER` seconds to stop.
         """
-        if not self._refused or not self.transport.can_write_eof():
+        if not self._is_rejected or not self.transport.can_write_eof():
             self.transport.close()
             return
         if not self.transport.is_closing():

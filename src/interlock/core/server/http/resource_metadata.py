@@ -43,16 +43,16 @@ class ResourceMetadata:
             "resource_name": "Interlock",
         }
 
-    def challenge(self, error: InterlockError, *, shown: bool) -> bytes | None:
+    def challenge(self, error: InterlockError, *, has_token: bool) -> bytes | None:
         """Return the value of `WWW-Authenticate` for a rejection, or None if no token would help.
 
         Args:
             error: the rejection.
-            shown: True if the request contained a token.
+            has_token: True if the request contained a token.
         """
         metadata = f'resource_metadata="{self.url}"'
         if error.failure is UNAUTHENTICATED:
-            token_error = ', error="invalid_token"' if shown else ""
+            token_error = ', error="invalid_token"' if has_token else ""
             return f"Bearer {metadata}{token_error}".encode()
         missing = missing_scopes(error)
         if missing:
@@ -69,10 +69,10 @@ class Challenges:
         self.metadata: ResourceMetadata | None = None
         """None if the node has no issuer."""
 
-    def challenge(self, error: InterlockError, *, shown: bool) -> bytes | None:
+    def challenge(self, error: InterlockError, *, has_token: bool) -> bytes | None:
         """Return the value of `WWW-Authenticate`. See `ResourceMetadata.challenge`."""
         if self.metadata is not None:
-            return self.metadata.challenge(error, shown=shown)
+            return self.metadata.challenge(error, has_token=has_token)
         return PLAIN_CHALLENGE if error.failure is UNAUTHENTICATED else None
 
 

@@ -31,9 +31,9 @@ from interlock.core.server.http.asgi import (
     respond,
     respond_json,
 )
-from interlock.core.server.http.exchange import Check, Serve, let_pass
+from interlock.core.server.http.exchange import Check, Serve, allow_request
 from interlock.core.server.http.guard import Guard
-from interlock.core.server.http.plain_requests import call_of, words
+from interlock.core.server.http.plain_requests import create_call, error_body
 from interlock.core.server.http.resource_metadata import Challenges
 from interlock.core.server.http.upgrade import Upgrades
 from interlock.errors import FOREIGN_ORIGIN, InterlockError
@@ -47,7 +47,7 @@ _NO_WEBSOCKET: Final = (
 )
 
 
-def _always() -> bool:
+def is_always_available() -> bool:
     return True
 
 
@@ -56,7 +56,7 @@ class DirectRoute(Struct, frozen=True):
 
     path: str
     serve: Serve
-    check: Check = let_pass
+    check: Check = allow_request
     title: str = ""
     """The name of the path in the response for an unknown path. Empty: the path is not listed."""
 
@@ -66,8 +66,8 @@ class AppRoute(Struct, frozen=True):
 
     path: str
     app: App
-    is_there: Callable[[], bool] = _always
-    below: bool = True
+    is_available: Callable[[], bool] = is_always_available
+    includes_subpaths: bool = True
 
 
 class PublicDocument(Struct, frozen=True):
@@ -89,11 +89,11 @@ class WebSocketRoute(Struct, frozen=True):
     """A path that accepts WebSockets."""
 
     path: str
-    take: Upgrades
+    handler: Upgrades
     title: str = ""
     """The name of the path, in the plural, in responses for other paths. Empty: not listed."""
-    is_there: Callable[[], bool] = _always
-    """True if responses list the path. `take` decides about requests in any case."""
+    is_available: Callable[[], bool] = is_always_available
+    """True if responses list the path. `handler` decides about requests in any case."""
 
 
 Route = DirectRoute | AppRoute | PublicDocument | StatusDocument | WebSocketRoute
@@ -113,7 +113,7 @@ class RouteTable:
         self.status = self._by_path(StatusDocument)
         self._apps = self._by_path(AppRoute)
         self._app_prefixes = tuple(
-            (f"{route.path}/", route) for route in self._apps.values() if route.below
+            (f"{route.path}/", route) for route in self._apps.values() if route.includes_subpaths
         )
 
     def _by_path(self, kind: type[R]) -> dict[str, R]:
@@ -131,19 +131,19 @@ class RouteTable:
             route = next(
                 (route for prefix, route in self._app_prefixes if path.startswith(prefix)), None
             )
-        return route.app if route is not None and route.is_there() else None
+        return route.app if route is not None and route.is_available() else None
 
     def websocket_at(self, path: str) -> WebSocketRoute | None:
         """Return the listed WebSocket route at the path of a request without an upgrade."""
         route = self._websockets.get(path)
-        return route if route is not None and route.title and route.is_there() else None
+        return route if route is not None and route.title and route.is_available() else None
 
     def named_websockets(self) -> list[str]:
         """Return a description of each listed WebSocket route."""
         return [
             f"{route.title} are at {route.path}"
             for route in self.websockets.values()
-            if route.title and route.is_there()
+            if route.title and route.is_available()
         ]
 
     def describe(self) -> str:
@@ -175,11 +175,11 @@ class Router:
         fields, method = dict(scope["headers"]), scope["method"]
         public = self._find_public_document(path)
         origin = None if public is not None else fields.get(b"origin")
-        refusal = self._guard.refusal(fields.get(b"host"), origin)
-        if refusal is not None:
-            foreign = InterlockError(FOREIGN_ORIGIN, refusal)
-            self._pipeline.record_rejection(call_of(scope, method, ""), foreign)
-            await _respond(send, 403, words(foreign.failure.name, refusal))
+        rejection = self._guard.find_rejection(fields.get(b"host"), origin)
+        if rejection is not None:
+            foreign = InterlockError(FOREIGN_ORIGIN, rejection)
+            self._pipeline.record_rejection(create_call(scope, method, ""), foreign)
+            await _respond(send, 403, error_body(foreign.failure.name, rejection))
             return
         if public is not None:
             await _respond_public(send, method, public())
@@ -187,11 +187,11 @@ class Router:
         websocket, status = table.websocket_at(path), table.status.get(path)
         if websocket is not None:
             hint = _NO_WEBSOCKET.format(websocket.title.capitalize())
-            await _respond(send, 426, words("upgrade_required", hint), fields=_UPGRADE)
+            await _respond(send, 426, error_body("upgrade_required", hint), fields=_UPGRADE)
         elif status is None:
-            await _respond(send, 404, words("not_found", table.describe()))
+            await _respond(send, 404, error_body("not_found", table.describe()))
         elif method not in ("GET", "HEAD"):
-            await _respond(send, 405, words("method_not_allowed", "Use GET."))
+            await _respond(send, 405, error_body("method_not_allowed", "Use GET."))
         else:
             await self._respond_status(status, scope, send)
 
@@ -205,13 +205,13 @@ class Router:
 
     async def _respond_status(self, route: StatusDocument, scope: Scope, send: Send) -> None:
         if route.authenticated:
-            call = call_of(scope, route.path.removeprefix("/"), "")
+            call = create_call(scope, route.path.removeprefix("/"), "")
             try:
                 await self._admit(call)
             except InterlockError as error:
-                shown = call.credentials.bearer is not None
-                challenge = self._challenges.challenge(error, shown=shown)
-                body = words(error.failure.name, error.message)
+                has_token = call.credentials.bearer is not None
+                challenge = self._challenges.challenge(error, has_token=has_token)
+                body = error_body(error.failure.name, error.message)
                 await _respond(send, error.failure.http, body, challenge)
                 return
         document = route.document()

@@ -59,7 +59,7 @@ class WebSocketRequest:
         """
         self._decide()
         protocol = self._protocol
-        protocol.let_go()
+        protocol.detach()
         channel = accept(
             protocol.transport,
             self.fields,
@@ -80,7 +80,7 @@ class WebSocketRequest:
         """
         self._decide()
         protocol = self._protocol
-        protocol.let_go()
+        protocol.detach()
         transport = protocol.transport
         transport.write(
             opening.write_response(self.fields[b"sec-websocket-key"].strip(), subprotocol)
@@ -89,16 +89,16 @@ class WebSocketRequest:
         self.channel = connection
         return connection
 
-    def refuse(self, status: int, sentence: str, headers: bytes = b"") -> None:
+    def reject(self, status: int, message: str, headers: bytes = b"") -> None:
         """Reject the request and close the connection.
 
         Args:
             status: the HTTP status.
-            sentence: the error message.
+            message: the error message.
             headers: encoded header lines.
         """
         self._decide()
-        self._protocol.refuse(status, _escape_json(sentence), headers)
+        self._protocol.reject(status, _escape_json(message), headers)
 
     def _decide(self) -> None:
         if self.decided:
@@ -110,33 +110,35 @@ Upgrades = Callable[[WebSocketRequest], object]
 """Accepts or rejects the upgrade requests for a path."""
 
 
-def offer(protocol: HttpProtocol, take: Upgrades, query: bytes, remaining: bytes) -> None:
-    """Let `take` accept or reject an upgrade request.
+def handle_upgrade(
+    protocol: HttpProtocol, handler: Upgrades, query: bytes, remaining: bytes
+) -> None:
+    """Let `handler` accept or reject an upgrade request.
 
     Args:
         protocol: the connection that has just read the request.
-        take: the handler of the path.
+        handler: the handler of the path.
         query: the query of the URL.
         remaining: the bytes after the request.
     """
     parser = protocol.parser
-    refusal = opening.find_rejection(
+    rejection = opening.find_rejection(
         parser.get_method(), parser.get_http_version(), protocol.headers
     )
-    if refusal is not None:
-        protocol.refuse(refusal.status, _escape_json(refusal.message), refusal.headers)
+    if rejection is not None:
+        protocol.reject(rejection.status, _escape_json(rejection.message), rejection.headers)
         return
     upgrade = WebSocketRequest(protocol, query, list(protocol.headers))
     try:
-        take(upgrade)
+        handler(upgrade)
     except Exception as error:
         _log.warning("upgrade request from %s: the handler failed", protocol.peer, exc_info=error)
     if not upgrade.decided:
-        upgrade.refuse(500, "The node failed on this request; see its log.")
+        upgrade.reject(500, "The node failed on this request; see its log.")
     if upgrade.channel is not None and remaining:
         upgrade.channel.data_received(remaining)
 
 
-def _escape_json(sentence: str) -> bytes:
+def _escape_json(message: str) -> bytes:
     """Return a text as the inside of a JSON string."""
-    return msgspec.json.encode(sentence)[1:-1]
+    return msgspec.json.encode(message)[1:-1]

@@ -53,12 +53,21 @@ class ResourceFollower(Protocol):
 class Subscription:
     """The subscription of a stateless client: its response to `subscriptions/listen`."""
 
-    __slots__ = ("_early_updates", "_end", "_meta", "_send", "honoured", "id", "owner", "ping")
+    __slots__ = (
+        "_early_updates",
+        "_end",
+        "_meta",
+        "_send",
+        "accepted_filter",
+        "id",
+        "owner",
+        "ping",
+    )
 
     def __init__(
         self,
         id: bytes,
-        honoured: dict[str, Any],
+        accepted_filter: dict[str, Any],
         send: Callable[[bytes], None],
         ping: Callable[[], None],
         end: Callable[[], None],
@@ -66,7 +75,7 @@ class Subscription:
         self.id = id
         """The raw id of the request. Every notification of the subscription carries it."""
         self.ping = ping
-        self.honoured = honoured
+        self.accepted_filter = accepted_filter
         self._send = send
         self._end = end
         self._meta = b'{"%b":%b}' % (mcp.META_SUBSCRIPTION.encode(), id)
@@ -76,15 +85,15 @@ class Subscription:
         """The name of its caller."""
 
     def acknowledge(self) -> None:
-        honoured = jsonrpc.encode_value(self.honoured)
-        params = b'{"_meta":%b,"notifications":%b}' % (self._meta, honoured)
+        accepted_filter = jsonrpc.encode_value(self.accepted_filter)
+        params = b'{"_meta":%b,"notifications":%b}' % (self._meta, accepted_filter)
         self._send(jsonrpc.notification(mcp.ACKNOWLEDGED, params))
         early_updates, self._early_updates = self._early_updates, None
         for uri in early_updates or ():
             self.send_resource_update(uri)
 
     def changed(self, kind: str) -> None:
-        if _FILTERS[kind] in self.honoured:
+        if _FILTERS[kind] in self.accepted_filter:
             self._send(
                 jsonrpc.notification(_LIST_CHANGED_METHODS[kind], b'{"_meta":%b}' % self._meta)
             )
@@ -120,12 +129,14 @@ class ChangeListeners:
 
     def __len__(self) -> int:
         """Return the number of streams on which clients listen."""
-        return len(self._subscriptions) + sum(session.way.connected for session in self._sessions)
+        return len(self._subscriptions) + sum(
+            session.channel.connected for session in self._sessions
+        )
 
     # -- stateless clients
 
     @staticmethod
-    def honoured(
+    def filter_subscription(
         params: dict[str, Raw], capabilities: dict[str, Any], client: Client | None = None
     ) -> dict[str, Any]:
         """Return the part of the filter in `subscriptions/listen` that this node supports.
@@ -143,13 +154,13 @@ class ChangeListeners:
             raise ProtocolError("`notifications` must be an object.", INVALID_PARAMS)
         if client is not None and _TASKS in requested:
             check_task_support(client)
-        honoured: dict[str, Any] = {}
+        accepted_filter: dict[str, Any] = {}
         for kind, name in _FILTERS.items():
             if requested.get(name) is True and _has_capability(capabilities, kind, "listChanged"):
-                honoured[name] = True
+                accepted_filter[name] = True
         uris = requested.get(_FOLLOWED)
         if uris is None:
-            return honoured
+            return accepted_filter
         if not isinstance(uris, list) or not all(isinstance(uri, str) for uri in uris):
             raise ProtocolError(f"`{_FOLLOWED}` must be a list of URIs.", INVALID_PARAMS)
         if len(uris) > _MAX_FOLLOWED_RESOURCES:
@@ -159,13 +170,13 @@ class ChangeListeners:
                 INVALID_PARAMS,
             )
         if uris and _has_capability(capabilities, "resources", "subscribe"):
-            honoured[_FOLLOWED] = uris
-        return honoured
+            accepted_filter[_FOLLOWED] = uris
+        return accepted_filter
 
     def add_stateless(
         self,
         id: bytes,
-        honoured: dict[str, Any],
+        accepted_filter: dict[str, Any],
         send: Callable[[bytes], None],
         ping: Callable[[], None],
         end: Callable[[], None],
@@ -175,7 +186,7 @@ class ChangeListeners:
 
         Args:
             id: the raw id of the request.
-            honoured: the supported part of its filter.
+            accepted_filter: the supported part of its filter.
             send: sends a message on the stream.
             ping: sends a ping on the stream.
             end: ends the stream.
@@ -184,18 +195,20 @@ class ChangeListeners:
         Returns:
             A function that removes the subscription.
         """
-        subscription = Subscription(id, honoured, send, ping, end)
+        subscription = Subscription(id, accepted_filter, send, ping, end)
         if call is not None and call.caller is not None:
             subscription.owner = call.caller.name
-        if self.follows is not None and call is not None and _FOLLOWED in honoured:
+        if self.follows is not None and call is not None and _FOLLOWED in accepted_filter:
             # The acknowledgement lists only the resources that the servers accepted, and nothing is
             # sent before it.
             task = asyncio.get_running_loop().create_task(
-                self._follow_resources(subscription, call, honoured.pop(_FOLLOWED), self.follows)
+                self._follow_resources(
+                    subscription, call, accepted_filter.pop(_FOLLOWED), self.follows
+                )
             )
             self._pending_subscriptions[subscription] = task
         else:
-            honoured.pop(_FOLLOWED, None)
+            accepted_filter.pop(_FOLLOWED, None)
             self._serve(subscription)
         return lambda: self._remove(subscription)
 
@@ -205,7 +218,7 @@ class ChangeListeners:
         try:
             followed = await follows.subscribe_all(subscription, call, uris)
             if followed:
-                subscription.honoured[_FOLLOWED] = followed
+                subscription.accepted_filter[_FOLLOWED] = followed
             self._serve(subscription)
         except Exception:
             _log.exception("subscriptions/listen: cannot follow resources")
@@ -266,7 +279,7 @@ class ChangeListeners:
                 continue
             payload = payload or jsonrpc.notification(method, params)
             try:
-                session.way.send(payload, None)
+                session.channel.send(payload, None)
             except Exception:
                 # The failure of one client must not affect the others.
                 _log.exception("a client could not be told of %s", method)
@@ -283,7 +296,7 @@ class ChangeListeners:
             subscription.finish()
             self._remove(subscription)
         for session in list(self._sessions):
-            session.way.stop_listening()
+            session.channel.stop_listening()
         self._sessions.clear()
 
     def retain_only(self, callers: Container[str]) -> None:
@@ -312,7 +325,7 @@ class ChangeListeners:
     def _ping(self) -> None:
         self._ping_timer = None
         for session in list(self._sessions):
-            session.way.ping()
+            session.channel.ping()
         for subscription in list(self._subscriptions):
             subscription.ping()
         if self._sessions or self._subscriptions:

@@ -59,14 +59,14 @@ class Conversation:
 
     speaks_ax = False
     """True if errors are encoded as on an MCP-AX link."""
-    most_under_way = 1_000
+    max_open_requests = 1_000
     """The maximum number of open requests and subscriptions."""
 
     def __init__(
         self,
         *,
         pipeline: Pipeline,
-        hello: ServerInfo,
+        server_info: ServerInfo,
         listeners: ChangeListeners,
         send: Callable[[bytes], None],
         face: str,
@@ -86,7 +86,7 @@ class Conversation:
             end: closes the channel when the session ends.
         """
         self._pipeline = pipeline
-        self._hello = hello
+        self._server_info = server_info
         self._listeners = listeners
         self._send = send
         self._face = face
@@ -98,13 +98,13 @@ class Conversation:
         """Set after the client selected an unknown view: then every request fails, so that the
         client does not see another view instead."""
         self._stateless = stateless
-        self._way = _Channel(send, ping, end)
+        self._channel = _Channel(send, ping, end)
         self._session: Session | None = None
-        self._under_way: dict[bytes, Call] = {}
+        self._open_calls: dict[bytes, Call] = {}
         self._idle: asyncio.Future[None] | None = None
         self._subscriptions: dict[bytes, Callable[[], None]] = {}
 
-    def take(self, data: bytes) -> None:
+    def process_message(self, data: bytes) -> None:
         """Process the bytes of a message or a batch from the client. Never raises."""
         try:
             message = jsonrpc.decode_message(data)
@@ -117,7 +117,7 @@ class Conversation:
 
     def closed(self) -> None:
         """Cancel the client's calls and end its session. The client has disconnected."""
-        for call in list(self._under_way.values()):
+        for call in list(self._open_calls.values()):
             self._pipeline.cancel(call)
         for remove in self._subscriptions.values():
             remove()
@@ -125,7 +125,7 @@ class Conversation:
 
     async def drained(self) -> None:
         """Wait until every open request has its response."""
-        if self._under_way:
+        if self._open_calls:
             self._idle = asyncio.get_running_loop().create_future()
             await self._idle
 
@@ -212,14 +212,16 @@ class Conversation:
         elif method == mcp.DISCOVER:
             caller = self._pipeline.admit(Call(method, self._face, self._credentials, client))
             view = self._view_of(client_name(meta), caller.name)
-            self._send(jsonrpc.result_response(id, self._hello.discover_result(view)))
+            self._send(jsonrpc.result_response(id, self._server_info.discover_result(view)))
         elif method == mcp.LISTEN and client.era is mcp.Era.STATELESS:
             request = Call(method, self._face, self._credentials, client)
             self._pipeline.admit(request)
-            honoured = self._listeners.honoured(params, self._hello.capabilities, client)
+            accepted_filter = self._listeners.filter_subscription(
+                params, self._server_info.capabilities, client
+            )
             self._take_id(id)
             remove = self._listeners.add_stateless(
-                id, honoured, self._send, _nothing, _nothing, request
+                id, accepted_filter, self._send, _nothing, _nothing, request
             )
             self._subscriptions[id] = remove
         else:
@@ -231,10 +233,10 @@ class Conversation:
         # A second `initialize` starts a new session.
         self._end_session()
         self._session = session = Session(
-            secrets.token_urlsafe(16), client, caller.name, 0.0, self._way
+            secrets.token_urlsafe(16), client, caller.name, 0.0, self._channel
         )
         session.view = view = self._view_of(client.name, caller.name)
-        result = self._hello.initialize_result(client.revision, view)
+        result = self._server_info.initialize_result(client.revision, view)
         self._send(jsonrpc.result_response(id, result))
 
     def _view_of(self, client: str, caller: str) -> OperationView | None:
@@ -244,7 +246,7 @@ class Conversation:
             return None
         if self._selected_view is not None:
             return None if self._selected_view is PLAIN_VIEW else self._selected_view
-        return self._views.of_client(client, caller)
+        return self._views.choose_view(client, caller)
 
     def _end_session(self) -> None:
         session, self._session = self._session, None
@@ -266,7 +268,7 @@ class Conversation:
 
     def _select_view(self, message: Message, views: Views) -> None:
         try:
-            self._selected_view = views.by_name(read_string(read_params(message), "view") or "")
+            self._selected_view = views.find_view(read_string(read_params(message), "view") or "")
             self._view_error = None
         except ProtocolError as error:
             self._selected_view, self._view_error = None, error
@@ -281,8 +283,8 @@ class Conversation:
         if request_id is None:
             return
         id = bytes(request_id)
-        if id in self._under_way:
-            self._pipeline.cancel(self._under_way[id])
+        if id in self._open_calls:
+            self._pipeline.cancel(self._open_calls[id])
         elif id in self._subscriptions:
             self._subscriptions.pop(id)()
 
@@ -307,11 +309,11 @@ class Conversation:
             call.session = self._session
             view = self._session.view
         call.view = view
-        call.on_notification = self._hear
+        call.on_notification = self._on_call_notification
         call.context = id
         call.on_done = self._done
         self._place(call)
-        self._under_way[id] = call
+        self._open_calls[id] = call
         self._pipeline.begin(call)
 
     def _caller_name(self) -> str:
@@ -335,16 +337,16 @@ class Conversation:
         Raises:
             InterlockError: the id is in use, or there are too many open requests.
         """
-        if id in self._under_way or id in self._subscriptions:
+        if id in self._open_calls or id in self._subscriptions:
             raise ProtocolError("A request with this id is already under way.", INVALID_REQUEST)
-        if len(self._under_way) + len(self._subscriptions) >= self.most_under_way:
+        if len(self._open_calls) + len(self._subscriptions) >= self.max_open_requests:
             raise InterlockError(TOO_BUSY, "Too many requests are under way on this channel.")
 
     def _done(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
         id = call.context
         if TYPE_CHECKING:  # At run time the assertion would slow down every call.
             assert isinstance(id, bytes)
-        self._under_way.pop(id, None)
+        self._open_calls.pop(id, None)
         try:
             if outcome is not None:
                 client, result, summary = call.client, outcome.result, outcome.summary
@@ -356,17 +358,19 @@ class Conversation:
                         summary.meta is not UNSET or (era is _STATELESS and not summary.result_type)
                     )
                 ):
-                    result = write_result(outcome, client, self._hello.server_info, call.method)
+                    result = write_result(
+                        outcome, client, self._server_info.server_info, call.method
+                    )
                 send = self._send
                 send(b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (id, result))
         except InterlockError as unwritable:
             error = unwritable
         if error is not None and error.failure is not CANCELLED:
             self.send_error(id, error, call.client)
-        if self._idle is not None and not self._under_way and not self._idle.done():
+        if self._idle is not None and not self._open_calls and not self._idle.done():
             self._idle.set_result(None)
 
-    def _hear(self, call: Call, method: str, params: bytes | Raw) -> None:
+    def _on_call_notification(self, call: Call, method: str, params: bytes | Raw) -> None:
         self._send(jsonrpc.notification(method, params))
 
 

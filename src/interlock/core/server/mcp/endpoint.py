@@ -50,7 +50,7 @@ class McpEndpoint:
         guard: Guard,
         stateless: StatelessProtocol,
         session: SessionProtocol,
-        answering: Responder,
+        responder: Responder,
         pipeline: Pipeline,
         views: Views | None = None,
     ) -> None:
@@ -59,7 +59,7 @@ class McpEndpoint:
         self._pipeline = pipeline
         self._stateless = stateless
         self._session = session
-        self.answering = answering
+        self.responder = responder
 
     def routes(self, path: str) -> Sequence[Route]:
         return (DirectRoute(path, self.serve, self.check, title="The MCP endpoint"),)
@@ -74,12 +74,12 @@ class McpEndpoint:
                 request = decode_tool_call(exchange.body)
                 if request is not None:
                     protocol = self._stateless if request_headers.stateless else self._session
-                    if protocol.take(exchange, request_headers, request):
+                    if protocol.start_tool_call(exchange, request_headers, request):
                         return
             method = exchange.head.method
             # The response to a HEAD request has no body, so it cannot carry an error.
-            if request_headers.refusal is not None and method != b"HEAD":
-                self._reject_origin(exchange, request_headers, request_headers.refusal)
+            if request_headers.rejection is not None and method != b"HEAD":
+                self._reject_origin(exchange, request_headers, request_headers.rejection)
                 return
             if request_headers.repeated_header is not None and method != b"HEAD":
                 raise ProtocolError(request_headers.repeated_header + ".", INVALID_REQUEST)
@@ -99,9 +99,9 @@ class McpEndpoint:
             else:
                 exchange.respond(405, b"", headers=b"allow: GET, POST, DELETE\r\n")
         except BadMessage as bad:
-            self.answering.refuse(exchange, bad.id, bad, None)
+            self.responder.reject(exchange, bad.id, bad, None)
         except InterlockError as error:
-            self.answering.refuse(exchange, NULL, error, None)
+            self.responder.reject(exchange, NULL, error, None)
         except Exception:
             _log.exception("MCP endpoint: request failed")
             failed = InterlockError(INTERNAL, "The node failed on this request; see its log.")
@@ -110,7 +110,7 @@ class McpEndpoint:
     def check(self, exchange: HttpExchange, decide: Decide) -> None:
         """Decide from the head of a request whether its body is read."""
         request_headers = read_request_headers(exchange, self._guard, self.views)
-        self.answering.check(exchange, request_headers, "http", _UNKNOWN_CLIENT, decide)
+        self.responder.check(exchange, request_headers, "http", _UNKNOWN_CLIENT, decide)
 
     def _reject_origin(
         self, exchange: HttpExchange, request_headers: RequestHeaders, reason: str
@@ -120,7 +120,7 @@ class McpEndpoint:
         self._pipeline.record_rejection(
             Call(method, "http", request_headers.credentials, _UNKNOWN_CLIENT), error
         )
-        self.answering.refuse(exchange, NULL, error, None)
+        self.responder.reject(exchange, NULL, error, None)
 
     def _post(self, exchange: HttpExchange, request_headers: RequestHeaders) -> None:
         if not request_headers.is_json:
@@ -182,5 +182,5 @@ class McpEndpoint:
         outcome, _ = operations.write_response(call, None, error)
         if outcome is None:
             return False
-        self.answering.answer(exchange, id, client, outcome)
+        self.responder.answer(exchange, id, client, outcome)
         return True

@@ -21,11 +21,11 @@ from interlock.protocol.sse import encode_event
 
 KEPT_FOR = 120.0
 """How many seconds the stream of a request waits for its client after the connection has ended."""
-MOST_EVENTS = 256
-MOST_BYTES = 1024 * 1024
+MAX_EVENTS = 256
+MAX_BYTES = 1024 * 1024
 """The limits of the events that one stream buffers. The last event is always kept: on the stream of
 a request it is the response."""
-MOST_STREAMS = 32
+MAX_STREAMS = 32
 """The maximum number of streams without a connection in one session."""
 RETRY_MS = 500
 """The time in milliseconds after which a client reconnects (the `retry` field of an event)."""
@@ -143,9 +143,7 @@ class ResumableStream:
         self._next_event += 1
         self._events.append(event)
         self._size += len(event)
-        while len(self._events) > MOST_EVENTS or (
-            self._size > MOST_BYTES and len(self._events) > 1
-        ):
+        while len(self._events) > MAX_EVENTS or (self._size > MAX_BYTES and len(self._events) > 1):
             self._size -= len(self._events.popleft())
             self._first_event += 1
         if self.connection is not None:
@@ -328,7 +326,7 @@ class ResumableStreams:
         ):
             stream.expiry_timer = loop.call_later(KEPT_FOR, self._remove, stream)
         disconnected = [other for other in self._streams.values() if other.connection is None]
-        for old in disconnected[: max(0, len(disconnected) - MOST_STREAMS)]:
+        for old in disconnected[: max(0, len(disconnected) - MAX_STREAMS)]:
             self._remove(old)
 
     def _remove(self, stream: ResumableStream) -> None:

@@ -66,10 +66,10 @@ class LegacySse:
         *,
         guard: Guard,
         pipeline: Pipeline,
-        hello: ServerInfo,
+        server_info: ServerInfo,
         listeners: ChangeListeners,
-        answering: Responder,
-        most: int,
+        responder: Responder,
+        max_clients: int,
         sse_path: str = SSE_PATH,
         messages_path: str = MESSAGES_PATH,
         views: Views | None = None,
@@ -77,15 +77,15 @@ class LegacySse:
         """Create the transport.
 
         Args:
-            most: the maximum number of connected clients.
+            max_clients: the maximum number of connected clients.
         """
         self._guard = guard
-        self.most = most
+        self.max_clients = max_clients
         self.views = views
         self._pipeline = pipeline
-        self._hello = hello
+        self._server_info = server_info
         self._listeners = listeners
-        self._answering = answering
+        self._responder = responder
         self._messages_path = messages_path
         self._clients: dict[str, _ConnectedClient] = {}
         self._sse_path = sse_path
@@ -127,13 +127,13 @@ class LegacySse:
     def _check(self, exchange: HttpExchange, decide: Decide) -> None:
         """Decide from the head of a request whether its body is read."""
         request_headers = read_request_headers(exchange, self._guard)
-        self._answering.check(exchange, request_headers, FACE, _CLIENT, decide)
+        self._responder.check(exchange, request_headers, FACE, _CLIENT, decide)
 
     def _serve(self, exchange: HttpExchange, method: bytes, serve: _Handler) -> None:
         try:
             request_headers = read_request_headers(exchange, self._guard)
-            if request_headers.refusal is not None:
-                error = InterlockError(FOREIGN_ORIGIN, request_headers.refusal)
+            if request_headers.rejection is not None:
+                error = InterlockError(FOREIGN_ORIGIN, request_headers.rejection)
                 rejected = Call(
                     exchange.head.method.decode("latin-1"),
                     FACE,
@@ -151,27 +151,28 @@ class LegacySse:
             else:
                 exchange.respond(405, headers=b"allow: %b\r\n" % method)
         except BadMessage as bad:
-            self._answering.refuse(exchange, bad.id, bad, None)
+            self._responder.reject(exchange, bad.id, bad, None)
         except InterlockError as error:
-            self._answering.refuse(exchange, NULL, error, None)
+            self._responder.reject(exchange, NULL, error, None)
         except Exception:
             _log.exception("HTTP+SSE transport: request failed")
             failed = InterlockError(INTERNAL, "The node failed on this request; see its log.")
-            self._answering.refuse(exchange, NULL, failed, None)
+            self._responder.reject(exchange, NULL, failed, None)
 
     def _open(self, exchange: HttpExchange, request_headers: RequestHeaders) -> None:
         caller = self._pipeline.admit(Call("GET", FACE, request_headers.credentials, _CLIENT))
         if not request_headers.accepts_stream:
             exchange.respond(406)
             return
-        if len(self._clients) >= self.most:
+        if len(self._clients) >= self.max_clients:
             raise InterlockError(
-                TOO_BUSY, f"The limit of {self.most} connected clients is reached. Try again later."
+                TOO_BUSY,
+                f"The limit of {self.max_clients} connected clients is reached. Try again later.",
             )
         id = secrets.token_urlsafe(24)
         conversation = Conversation(
             pipeline=self._pipeline,
-            hello=self._hello,
+            server_info=self._server_info,
             listeners=self._listeners,
             send=lambda payload: exchange.event(payload, "message"),
             ping=exchange.ping,

@@ -38,7 +38,7 @@ class RequestHeaders:
     __slots__ = (
         "accepts_stream", "cached_session", "client", "client_view", "credentials", "duplicate",
         "guard_version", "is_fast_path", "is_json", "meta", "method", "method_header", "name",
-        "name_header", "raw_meta", "refusal", "repeated_header", "session", "stateless", "tool",
+        "name_header", "raw_meta", "rejection", "repeated_header", "session", "stateless", "tool",
         "version", "version_header", "view", "view_error",
     )  # fmt: skip
 
@@ -54,8 +54,8 @@ class RequestHeaders:
         self.guard_version = guard.version
         """The version of the guard that checked the head."""
         origin = fields.get(b"origin")
-        self.refusal = guard.refusal(fields.get(b"host"), origin)
-        head.lines = b"" if origin is None or self.refusal else answer_lines(origin)
+        self.rejection = guard.find_rejection(fields.get(b"host"), origin)
+        head.lines = b"" if origin is None or self.rejection else answer_lines(origin)
         kind = fields.get(b"content-type", b"").partition(b";")[0]
         self.is_json = kind.strip().lower() == b"application/json"
         accept = fields.get(b"accept", b"*/*")
@@ -103,7 +103,7 @@ class RequestHeaders:
         self.is_fast_path = (
             head.method == b"POST"
             and self.is_json
-            and self.refusal is None
+            and self.rejection is None
             and self.duplicate is None
             and self.repeated_header is None
             and self.view_error is None

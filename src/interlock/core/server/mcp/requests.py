@@ -13,7 +13,7 @@ from interlock.errors import INVALID_PARAMS, ProtocolError
 from interlock.protocol import lookalike_members, mcp
 from interlock.protocol.jsonrpc import Message, decode_members, decode_value
 
-MOST_PROMISED: Final = 16 * 1024
+MAX_CAPABILITIES_BYTES: Final = 16 * 1024
 """The maximum size in bytes of the capabilities that a client declares."""
 _VERSION_KEY: Final = mcp.META_VERSION.encode()
 _decode_str = msgspec.json.Decoder(str).decode
@@ -236,8 +236,10 @@ def read_capabilities(raw: Raw, where: str) -> bytes:
     capabilities = bytes(raw)
     if capabilities[:1] != b"{":
         raise ProtocolError(f"{where} must be an object.", INVALID_PARAMS)
-    if len(capabilities) > MOST_PROMISED:
-        raise ProtocolError(f"{where} is longer than {MOST_PROMISED} bytes.", INVALID_PARAMS)
+    if len(capabilities) > MAX_CAPABILITIES_BYTES:
+        raise ProtocolError(
+            f"{where} is longer than {MAX_CAPABILITIES_BYTES} bytes.", INVALID_PARAMS
+        )
     return capabilities
 
 

@@ -39,10 +39,10 @@ class Responder:
     """Starts the calls of HTTP clients in the pipeline, and writes their outcomes as responses."""
 
     def __init__(
-        self, *, pipeline: Pipeline, hello: ServerInfo, clock: Clock, challenges: Challenges
+        self, *, pipeline: Pipeline, server_info: ServerInfo, clock: Clock, challenges: Challenges
     ) -> None:
         self._pipeline = pipeline
-        self._hello = hello
+        self._server_info = server_info
         self._clock = clock
         self._challenges = challenges
         self.ping_timer: asyncio.TimerHandle | None = None
@@ -66,7 +66,7 @@ class Responder:
         """Start the pings for calls in progress."""
         self.ping_timer = asyncio.get_running_loop().call_later(QUIET / 3, self._keep_alive)
 
-    def refuse(
+    def reject(
         self, exchange: HttpExchange, id: bytes, error: InterlockError, client: Client | None
     ) -> None:
         """Reject a request that has not become a call.
@@ -112,8 +112,8 @@ class Responder:
 
         error: InterlockError
         try:
-            if request_headers.refusal is not None:
-                raise InterlockError(FOREIGN_ORIGIN, request_headers.refusal)
+            if request_headers.rejection is not None:
+                raise InterlockError(FOREIGN_ORIGIN, request_headers.rejection)
             self._pipeline.admission.authenticate(request_headers.credentials)
         except PendingIdentity as pending:
             if exchange not in self._pending_identities:
@@ -136,7 +136,7 @@ class Responder:
 
     def answer(self, exchange: HttpExchange, id: bytes, client: Client, outcome: Outcome) -> None:
         """Write the result of a request that has not become a call."""
-        result = write_result(outcome, client, self._hello.server_info, mcp.TOOLS_CALL)
+        result = write_result(outcome, client, self._server_info.server_info, mcp.TOOLS_CALL)
         exchange.respond_result(id, result)
 
     def _resolve_identity(
@@ -159,11 +159,11 @@ class Responder:
     def _challenge(self, exchange: HttpExchange, error: InterlockError) -> bytes:
         """Return the `WWW-Authenticate` line for a rejection. Empty if no token would help."""
         request_headers = exchange.head.request_headers
-        shown = (
+        has_token = (
             isinstance(request_headers, RequestHeaders)
             and request_headers.credentials.bearer is not None
         )
-        value = self._challenges.challenge(error, shown=shown)
+        value = self._challenges.challenge(error, has_token=has_token)
         return b"" if value is None else b"www-authenticate: %b\r\n" % value
 
     def _status(self, status: int, error: InterlockError, client: Client | None) -> int:
@@ -248,7 +248,9 @@ class Responder:
                         summary.meta is not UNSET or (era is _STATELESS and not summary.result_type)
                     )
                 ):
-                    result = write_result(outcome, client, self._hello.server_info, call.method)
+                    result = write_result(
+                        outcome, client, self._server_info.server_info, call.method
+                    )
                 if summary is None and session is not None and self._must_stream(call, exchange):
                     self.open(exchange)
                 if not exchange.streaming:

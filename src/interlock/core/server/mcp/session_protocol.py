@@ -39,22 +39,22 @@ class SessionProtocol:
         self,
         *,
         pipeline: Pipeline,
-        hello: ServerInfo,
+        server_info: ServerInfo,
         listeners: ChangeListeners,
         sessions: Sessions,
-        answering: Responder,
+        responder: Responder,
         views: Views | None = None,
     ) -> None:
         self._pipeline = pipeline
-        self._hello = hello
+        self._server_info = server_info
         self._listeners = listeners
         self._sessions = sessions
-        self._answering = answering
+        self._responder = responder
         self._views = views or Views()
         self._batches: set[asyncio.Task[None]] = set()
         sessions.on_closed = self._on_session_closed
 
-    def take(
+    def start_tool_call(
         self, exchange: HttpExchange, request_headers: RequestHeaders, request: mcp.ToolCall
     ) -> bool:
         """Start a plain tool call.
@@ -79,9 +79,9 @@ class SessionProtocol:
                 meta = jsonrpc.decode_members(params.meta) or None
             except ProtocolError:
                 return False
-        answering = self._answering
+        responder = self._responder
         on_notification = (
-            answering.notification_callback if request_headers.accepts_stream else None
+            responder.notification_callback if request_headers.accepts_stream else None
         )
         view = request_headers.view or session.view
         if view is not None and view is PLAIN_VIEW:
@@ -89,13 +89,13 @@ class SessionProtocol:
         call = Call(
             mcp.TOOLS_CALL, FACE, request_headers.credentials, session.client, params.name,
             session.owner, None, params.arguments, meta, None, None, on_notification,
-            answering.done_callback, session, None, exchange, view,
+            responder.done_callback, session, None, exchange, view,
         )  # fmt: skip
         exchange.request_id = id
         exchange.session = session
         session.calls[id] = call
-        if answering.ping_timer is None:
-            answering.start_pings()
+        if responder.ping_timer is None:
+            responder.start_pings()
         self._pipeline.begin(call)
         # A session with an open call is not idle.
         session.last_seen = call.started_at
@@ -124,7 +124,7 @@ class SessionProtocol:
                 client = session.client
                 self._request(exchange, request_headers, session, method, id, message)
         except InterlockError as error:
-            self._answering.refuse(exchange, id, error, client)
+            self._responder.reject(exchange, id, error, client)
 
     def serve_batch(
         self,
@@ -176,11 +176,11 @@ class SessionProtocol:
             Call(mcp.INITIALIZE, FACE, request_headers.credentials, client)
         )
         session = self._sessions.open(client, caller.name)
-        session.view = self._views.of_client(client.name, caller.name)
+        session.view = self._views.choose_view(client.name, caller.name)
         view = request_headers.view or session.view
         exchange.respond(
             200,
-            jsonrpc.result_response(id, self._hello.initialize_result(client.revision, view)),
+            jsonrpc.result_response(id, self._server_info.initialize_result(client.revision, view)),
             headers=b"mcp-session-id: %b\r\n" % session.id.encode(),
         )
 
@@ -256,7 +256,7 @@ class SessionProtocol:
         exchange.session = session
         # The client can cancel it by its id until it has a response.
         session.calls[id] = call
-        self._answering.start(exchange, request_headers, call)
+        self._responder.start(exchange, request_headers, call)
 
     @staticmethod
     def _call(
@@ -286,7 +286,7 @@ class SessionProtocol:
         session: HttpSession,
         batch: list[Message | BadMessage],
     ) -> None:
-        info = self._hello.server_info
+        info = self._server_info.server_info
         exchange.session = session
 
         async def serve_member(member: Message | BadMessage) -> bytes | None:
@@ -308,7 +308,7 @@ class SessionProtocol:
                 session.calls[id] = call
                 call.context = exchange
                 if request_headers.accepts_stream:
-                    call.on_notification = self._answering.on_notification
+                    call.on_notification = self._responder.on_notification
                 try:
                     outcome = await self._pipeline.run(call)
                 finally:
@@ -330,8 +330,8 @@ class SessionProtocol:
         if exchange.streaming:
             # A notification has turned the response into a stream. Each response is an event.
             for body in bodies:
-                self._answering.send(exchange, body)
-            self._answering.finish(exchange, None)
+                self._responder.send(exchange, body)
+            self._responder.finish(exchange, None)
         elif bodies:
             exchange.respond(200, b"[" + b",".join(bodies) + b"]")
         else:

@@ -152,6 +152,7 @@ class Session:
     __slots__ = (
         "_client_requests",
         "calls",
+        "channel",
         "client",
         "id",
         "is_alive",
@@ -161,11 +162,10 @@ class Session:
         "on_roots_changed",
         "owner",
         "view",
-        "way",
     )  # fmt: skip
 
     def __init__(
-        self, id: str, client: Client, owner: str, now: float, way: SessionChannel
+        self, id: str, client: Client, owner: str, now: float, channel: SessionChannel
     ) -> None:
         self.id = id
         self.client = client
@@ -175,7 +175,7 @@ class Session:
         self.is_alive = True
         self.calls: dict[bytes, Call] = {}
         """The open calls, by the request ids of the client."""
-        self.way = way
+        self.channel = channel
         self.log_level: str | None = None
         self.on_close: list[Callable[[], None]] = []
         self.on_roots_changed: list[Callable[[], None]] = []
@@ -187,11 +187,11 @@ class Session:
     @property
     def in_use(self) -> bool:
         """True if the session has an open call or a connected client, even an idle one."""
-        return bool(self.calls or self.way.connected)
+        return bool(self.calls or self.channel.connected)
 
     def send_notification(self, method: str, params: bytes | Raw | None) -> None:
         """Send a notification that belongs to no request."""
-        self.way.send(jsonrpc.notification(method, params), None)
+        self.channel.send(jsonrpc.notification(method, params), None)
 
     def send_resource_update(self, uri: str) -> None:
         """Notify the client that a resource has changed."""
@@ -209,7 +209,7 @@ class Session:
         if not self.is_alive or self._client_requests.full:
             return False
         id, request = self._client_requests.encode(client_request)
-        if not self.way.send(request, call, question=True):
+        if not self.channel.send(request, call, question=True):
             return False
         self._client_requests.open[id] = (client_request, call)
         client_request.on_withdraw = self._on_withdraw
@@ -240,7 +240,7 @@ class Session:
                 callback()
             except Exception:
                 _log.exception("session: an on_close callback failed")
-        self.way.end()
+        self.channel.end()
 
     def _on_withdraw(self, client_request: ClientRequest, reason: str) -> None:
         entry = self._client_requests.remove(client_request)
@@ -249,7 +249,7 @@ class Session:
             params = b'{"requestId":%b,"reason":%b}' % (id, jsonrpc.encode_value(reason))
             # On the stream of the client request: on another stream the cancellation might arrive
             # first.
-            self.way.send(jsonrpc.notification(mcp.CANCELLED, params), call)
+            self.channel.send(jsonrpc.notification(mcp.CANCELLED, params), call)
 
 
 class HttpSession(Session):
@@ -272,14 +272,14 @@ class HttpSession(Session):
 class Sessions:
     """All sessions over HTTP."""
 
-    def __init__(self, *, most: int, idle: float, clock: Clock) -> None:
+    def __init__(self, *, max_sessions: int, idle: float, clock: Clock) -> None:
         """Create the table of sessions.
 
         Args:
-            most: the maximum number of sessions.
+            max_sessions: the maximum number of sessions.
             idle: the idle time in seconds after which a session is closed.
         """
-        self._most = most
+        self._max_sessions = max_sessions
         self._idle = idle
         self._clock = clock
         self._sessions: dict[str, HttpSession] = {}
@@ -290,8 +290,8 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def configure(self, *, most: int, idle: float) -> None:
-        self._most = most
+    def configure(self, *, max_sessions: int, idle: float) -> None:
+        self._max_sessions = max_sessions
         self._idle = idle
 
     def open(self, client: Client, owner: str) -> HttpSession:
@@ -360,9 +360,9 @@ class Sessions:
                     session.last_seen = now
                 elif session.last_seen < now - self._idle:
                     self.close(session)
-        if make_room and len(self._sessions) >= self._most:
+        if make_room and len(self._sessions) >= self._max_sessions:
             # Several at a time, so that the next new session needs no search.
-            count = max(1, self._most // 100)
+            count = max(1, self._max_sessions // 100)
             for session in nsmallest(count, self._sessions.values(), key=_retention_key):
                 self.close(session)
 

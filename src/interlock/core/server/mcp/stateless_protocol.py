@@ -47,15 +47,15 @@ class StatelessProtocol:
         self,
         *,
         pipeline: Pipeline,
-        hello: ServerInfo,
+        server_info: ServerInfo,
         listeners: ChangeListeners,
-        answering: Responder,
+        responder: Responder,
         views: Views | None = None,
     ) -> None:
         self._pipeline = pipeline
-        self._hello = hello
+        self._server_info = server_info
         self._listeners = listeners
-        self._answering = answering
+        self._responder = responder
         self._views = views or Views()
 
         def cancel_call(exchange: HttpExchange) -> None:
@@ -66,7 +66,7 @@ class StatelessProtocol:
         # disconnect.
         self._cancel_call = cancel_call
 
-    def take(
+    def start_tool_call(
         self, exchange: HttpExchange, request_headers: RequestHeaders, request: mcp.ToolCall
     ) -> bool:
         """Start a plain tool call.
@@ -84,11 +84,11 @@ class StatelessProtocol:
         id = b"" + request.id
         if not (id.isdigit() or id[:1] == b'"'):
             return False
-        client, answering = request_headers.client, self._answering
+        client, responder = request_headers.client, self._responder
         if client is None:
             return False
         on_notification = (
-            answering.notification_callback if request_headers.accepts_stream else None
+            responder.notification_callback if request_headers.accepts_stream else None
         )
         view = request_headers.client_view
         if view is not None and view is PLAIN_VIEW:
@@ -96,14 +96,14 @@ class StatelessProtocol:
         call = Call(
             mcp.TOOLS_CALL, FACE, request_headers.credentials, client, params.name, "", None,
             params.arguments, request_headers.meta, None, exchange.head.headers, on_notification,
-            answering.done_callback, None, None, exchange, view,
+            responder.done_callback, None, None, exchange, view,
         )  # fmt: skip
         exchange.request_id = id
         # A stateless client cancels a call by disconnecting.
         exchange.call = call
         exchange.on_disconnect = self._cancel_call
-        if answering.ping_timer is None:
-            answering.start_pings()
+        if responder.ping_timer is None:
+            responder.start_pings()
         self._pipeline.begin(call)
         return True
 
@@ -145,7 +145,7 @@ class StatelessProtocol:
         except InterlockError:
             # The call itself is rejected later.
             caller = ""
-        return self._views.of_client(client, caller)
+        return self._views.choose_view(client, caller)
 
     def serve(
         self, exchange: HttpExchange, request_headers: RequestHeaders, message: Message
@@ -172,7 +172,7 @@ class StatelessProtocol:
                 raise mcp.unsupported_version(client.revision)
             self._request(exchange, request_headers, method, id, params, meta, client)
         except InterlockError as error:
-            self._answering.refuse(exchange, id, error, client)
+            self._responder.reject(exchange, id, error, client)
 
     @staticmethod
     def _check_headers(
@@ -221,7 +221,7 @@ class StatelessProtocol:
         if method == mcp.DISCOVER:
             self._pipeline.admit(Call(method, FACE, credentials, client))
             view = self._view_of(request_headers, client_name(meta))
-            exchange.respond(200, result_response(id, self._hello.discover_result(view)))
+            exchange.respond(200, result_response(id, self._server_info.discover_result(view)))
             return
         if method == mcp.LISTEN:
             request = Call(method, FACE, credentials, client)
@@ -237,7 +237,7 @@ class StatelessProtocol:
         # A stateless client cancels a call by disconnecting.
         exchange.call = call
         exchange.on_disconnect = self._cancel_call
-        self._answering.start(exchange, request_headers, call)
+        self._responder.start(exchange, request_headers, call)
 
     def _listen(
         self,
@@ -250,9 +250,11 @@ class StatelessProtocol:
         if not request_headers.accepts_stream:
             exchange.respond(406)
             return
-        honoured = self._listeners.honoured(params, self._hello.capabilities, request.client)
+        accepted_filter = self._listeners.filter_subscription(
+            params, self._server_info.capabilities, request.client
+        )
         exchange.open_stream()
         remove = self._listeners.add_stateless(
-            id, honoured, exchange.event, exchange.ping, exchange.end_stream, request
+            id, accepted_filter, exchange.event, exchange.ping, exchange.end_stream, request
         )
         exchange.on_disconnect = lambda _: remove()

@@ -20,7 +20,7 @@ from interlock.protocol.jsonrpc import NULL, remove_line_breaks
 from interlock.protocol.lines import LineDecoder, OversizeLine
 
 FACE: Final = "stream"
-_MOST_UNREAD: Final = 64 * 1024 * 1024
+_MAX_UNREAD_BYTES: Final = 64 * 1024 * 1024
 _CREDENTIALS: Final = Credentials(LOCAL_PEER)
 
 _log = logging.getLogger("interlock.server")
@@ -33,7 +33,7 @@ class McpStream:
         self,
         *,
         pipeline: Pipeline,
-        hello: ServerInfo,
+        server_info: ServerInfo,
         listeners: ChangeListeners,
         write: Callable[[bytes], None],
         max_line: int,
@@ -43,7 +43,7 @@ class McpStream:
         self._lines = LineDecoder(max_line)
         self._conversation = Conversation(
             pipeline=pipeline,
-            hello=hello,
+            server_info=server_info,
             listeners=listeners,
             send=self._send,
             face=FACE,
@@ -57,7 +57,7 @@ class McpStream:
             if isinstance(line, OversizeLine):
                 self._conversation.send_error(NULL, line.error(), None)
             else:
-                self._conversation.take(line)
+                self._conversation.process_message(line)
 
     def closed(self) -> None:
         """Cancel the client's calls and end its session. The client has disconnected."""
@@ -133,7 +133,7 @@ class McpStreamServer(asyncio.Protocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        if transport.get_write_buffer_size() > _MOST_UNREAD:
+        if transport.get_write_buffer_size() > _MAX_UNREAD_BYTES:
             _log.warning(
                 "local client: %d bytes of responses are unread, closing the connection",
                 transport.get_write_buffer_size(),

@@ -37,11 +37,11 @@ class ViewRule(NamedTuple):
 class ViewTable(NamedTuple):
     """The views of a feature, and the rules that select them."""
 
-    faces: Mapping[str, OperationView]
+    views: Mapping[str, OperationView]
     """The views by name, without the plain view."""
     default: str
     """The name of the view of clients that select none."""
-    instead: OperationView
+    replacement: OperationView
     """The view that replaces the plain view where it is denied, and the view of a URL that has a
     namespace but no view."""
     rules: Sequence[ViewRule] = ()
@@ -83,7 +83,7 @@ class Views:
     def configure(self, config: Config) -> None:
         """Apply a new config. Open sessions keep their views."""
         self._table = table = view_table(config)
-        self._views = {**({} if table.denied else {_PLAIN: PLAIN_VIEW}), **table.faces}
+        self._views = {**({} if table.denied else {_PLAIN: PLAIN_VIEW}), **table.views}
         self._default = self._find_view(table.default)
         if not self._local:
             self.local.configure(config)
@@ -109,14 +109,14 @@ class Views:
         views, namespaces = fields.get("view"), fields.get("namespace")
         if views is None and namespaces is None:
             return None
-        view = self.by_name(views[-1]) if views else self._default or self._table.instead
+        view = self.find_view(views[-1]) if views else self._default or self._table.replacement
         if namespaces and view is not PLAIN_VIEW:
             view = OperationView(
                 view.mode, view.profile, view.families, view.prefix, namespaces[-1][:255]
             )
         return view
 
-    def by_name(self, name: str) -> OperationView:
+    def find_view(self, name: str) -> OperationView:
         """Return the view with this name.
 
         Raises:
@@ -134,7 +134,7 @@ class Views:
             )
         return view
 
-    def of_client(self, client: str, caller: str) -> OperationView | None:
+    def choose_view(self, client: str, caller: str) -> OperationView | None:
         """Return the view of a client that selects none."""
         is_interlock = client in _INTERLOCK_CLIENTS and (self._local or not self._table.denied)
         for rule in self._table.rules:
@@ -148,7 +148,7 @@ class Views:
         """Return the view with this name, or the replacement where the plain view is denied."""
         view = self._views.get(name)
         if self._table.denied:
-            return view or self._table.instead
+            return view or self._table.replacement
         return None if view is PLAIN_VIEW else view
 
 

@@ -168,9 +168,10 @@ class PostReply(msgspec.Struct, eq=False):
                 content_type = headers.get(b"content-type", b"").split(b";")[0].strip().lower()
                 message = f"{transport.label} sent a response that does not match the request."
                 if content_type and content_type != b"application/json":
-                    shown = content_type.decode("latin-1")[:60]
+                    content_type_text = content_type.decode("latin-1")[:60]
                     message = (
-                        f"{transport.label} responded with {shown}, which is not MCP. Check `url`."
+                        f"{transport.label} responded with {content_type_text}, which is "
+                        "not MCP. Check `url`."
                     )
                 request.fail(
                     UPSTREAM_PROTOCOL,
@@ -579,8 +580,8 @@ class HttpTransport:
             return False
         attempt = 1
         if isinstance(broken, ResumedReply) and after == broken.after:
-            lasted = self._clock() - broken.began if broken.connection is not None else 0.0
-            attempt = 1 if lasted > _STABLE_STREAM_SECONDS else broken.attempt + 1
+            duration = self._clock() - broken.began if broken.connection is not None else 0.0
+            attempt = 1 if duration > _STABLE_STREAM_SECONDS else broken.attempt + 1
         if attempt > _MAX_RESUMPTIONS:
             return False
         wait = RESUME_DELAY_SECONDS if events.retry is None else events.retry / 1000

@@ -439,8 +439,8 @@ class HttpPool:
 
     def _close_lingering(self) -> None:
         now = self.clock()
-        for connection, since in list(self.lingering.items()):
-            if connection.closed or now - since >= STREAM_LINGER_SECONDS:
+        for connection, started_at in list(self.lingering.items()):
+            if connection.closed or now - started_at >= STREAM_LINGER_SECONDS:
                 del self.lingering[connection]
                 connection.abort()
         self._sweep_timer = None
