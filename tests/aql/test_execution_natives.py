@@ -15,13 +15,15 @@ from interlock.aql.execution_tasks import ExecutionTasks
 from interlock.aql.language.cursors import CursorCodec
 from interlock.aql.language.errors import AqlError, is_safe_message
 from interlock.aql.list_requests import ListResponder
-from interlock.aql.notes import Notes, NoteStore, note_operations
+from interlock.aql.notes import NOTES, Notes, note_operations
 from interlock.aql.operations import BuiltinOperation, Parameter
 from interlock.aql.relations import Relations, relation_operations
 from interlock.aql.request import BuiltinResponse
 from interlock.aql.resource_operations import ResourceReader, resource_operations
 from interlock.core.call import Call, Caller, Client, Outcome
 from interlock.core.pipeline.tasks import TaskIds, TaskReference
+from interlock.core.state.memory_adapter import MemoryAdapter
+from interlock.core.state.store import StateStore
 from interlock.protocol.aql_terms import BUILTIN_KEY, Category
 from interlock.protocol.mcp import COMPLETE, TASKS_EXTENSION, Era
 from tests.aql.executing import CLERK, GUARD, Bench
@@ -261,18 +263,17 @@ async def test_a_task_is_cancelled_and_fails_like_its_execution() -> None:
 def everything() -> list[BuiltinOperation]:
     async def make() -> list[BuiltinOperation]:
         desk = Desk()
-        store = NoteStore(None, deliver=lambda run: run())
+        notes = Notes(StateStore(MemoryAdapter()).bucket(NOTES), lambda: 0.0)
         try:
             return [
                 *desk.builtin_operations.values(),
-                *note_operations(Notes(store, lambda: 0.0), lambda: LISTING, lambda: 0.0),
+                *note_operations(notes, lambda: LISTING, lambda: 0.0),
                 *resource_operations(ResourceReader(desk.rig.pipeline), lambda: LISTING),
                 *relation_operations(
                     Relations(lambda: desk.operation_catalog, desk.rig.authorizer), lambda: LISTING
                 ),
             ]
         finally:
-            store.close()
             desk.close()
 
     return asyncio.run(make())

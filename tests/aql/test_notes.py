@@ -13,10 +13,13 @@ import pytest
 from interlock.aql.language.cursors import CursorCodec
 from interlock.aql.language.errors import AqlError, is_safe_message
 from interlock.aql.list_requests import ListResponder
-from interlock.aql.notes import MAX_BODY_BYTES, MAX_TAGS, Notes, NoteStore, note_operations
+from interlock.aql.notes import MAX_BODY_BYTES, MAX_TAGS, NOTES, Notes, note_operations
 from interlock.aql.operations import BuiltinOperation
 from interlock.aql.request import AqlRequest, BuiltinResponse
 from interlock.core.call import Call, Caller
+from interlock.core.state.memory_adapter import MemoryAdapter
+from interlock.core.state.sqlite_adapter import SqliteAdapter
+from interlock.core.state.store import StateStore
 from tests.aql.executing import CLERK, FACE, GUARD
 from tests.support.calls import LOCAL, SESSION
 
@@ -26,8 +29,8 @@ class Desk:
 
     def __init__(self, path: Path | None = None) -> None:
         self.now = 1_700_000_000.0
-        self.store = NoteStore(path, deliver=asyncio.get_running_loop().call_soon_threadsafe)
-        self.notes = Notes(self.store, lambda: self.now)
+        self.store = StateStore(MemoryAdapter() if path is None else SqliteAdapter(path))
+        self.notes = Notes(self.store.bucket(NOTES), lambda: self.now)
         listing = ListResponder(CursorCodec(b"k" * 32))
         self.builtin_operations: dict[str, BuiltinOperation] = {
             one.name: one for one in note_operations(self.notes, lambda: listing, lambda: self.now)
@@ -55,7 +58,7 @@ def at_desk(test: Callable[[Desk], Awaitable[None]], path: Path | None = None) -
         try:
             await test(desk)
         finally:
-            desk.store.close()
+            await desk.store.close()
 
     asyncio.run(run())
 
@@ -66,7 +69,7 @@ async def open_desk(path: Path | None = None) -> AsyncIterator[Desk]:
     try:
         yield desk
     finally:
-        desk.store.close()
+        await desk.store.close()
 
 
 FULL: dict[str, Any] = {
@@ -412,4 +415,4 @@ async def test_a_store_in_trouble_is_told_without_its_path(tmp_path: Path) -> No
         refused = await desk.refused("create_note", title="t")
         assert refused.code == "INTERNAL_ERROR"
         assert str(tmp_path) not in refused.message + repr(refused.data)
-        assert str(tmp_path) in desk.store.reason, "the operator is told"
+        assert str(tmp_path) in desk.store.adapter.problem, "the operator is told"

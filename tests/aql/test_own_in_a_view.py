@@ -20,7 +20,7 @@ from interlock.aql.execution_tasks import ExecutionTasks
 from interlock.aql.executions import Executions
 from interlock.aql.language.cursors import CursorCodec
 from interlock.aql.list_requests import ListResponder
-from interlock.aql.notes import Notes, NoteStore, note_operations
+from interlock.aql.notes import NOTES, Notes, note_operations
 from interlock.aql.operations import OperationCatalogBuilder
 from interlock.aql.relations import Relations, relation_operations
 from interlock.aql.request import AqlRequest
@@ -30,6 +30,8 @@ from interlock.aql.stage import START, AqlStage
 from interlock.aql.view import ViewListBuilder
 from interlock.core.call import Call, Client, Outcome
 from interlock.core.config.trust import PolicyConfig
+from interlock.core.state.memory_adapter import MemoryAdapter
+from interlock.core.state.store import StateStore
 from interlock.errors import InterlockError
 from interlock.protocol.aql_terms import BUILTIN_KEY
 from interlock.protocol.mcp import PROGRESS, TASKS_CANCEL, TASKS_EXTENSION, TASKS_GET, Era
@@ -66,10 +68,11 @@ class View:
         pipeline, catalog = self.rig.pipeline, self.rig.catalog
         authorizer = self.rig.authorizer
         deliver = asyncio.get_running_loop().call_soon_threadsafe
-        self._stores = (ExecutionStore(None, deliver=deliver), NoteStore(None, deliver=deliver))
+        self._store = ExecutionStore(None, deliver=deliver)
+        notes = StateStore(MemoryAdapter()).bucket(NOTES)
         self.executions = Executions(
             pipeline,
-            self._stores[0],
+            self._store,
             operation_catalog=lambda: self.stage.operation_catalog(),
             wall_clock=lambda: 1_700_000_000.0,
             settings=config.executions,
@@ -80,7 +83,7 @@ class View:
         clock = self.rig.clock
         natives = [
             *execution_operations(self.executions, lambda: listing, clock),
-            *note_operations(Notes(self._stores[1], clock), lambda: listing, clock),
+            *note_operations(Notes(notes, clock), lambda: listing, clock),
             *resource_operations(ResourceReader(pipeline), lambda: listing),
             *relation_operations(
                 Relations(lambda: self.stage.operation_catalog(), authorizer, self.executions),
@@ -163,8 +166,7 @@ class View:
         return error
 
     def close(self) -> None:
-        for store in self._stores:
-            store.close()
+        self._store.close()
 
 
 @asynccontextmanager

@@ -31,6 +31,7 @@ from interlock.core.paths import (
     signing_keys_path,
     socket_path,
     state_dir,
+    state_path,
     tokens_path,
 )
 from interlock.core.pipeline.breaker import Breakers
@@ -43,6 +44,8 @@ from interlock.core.server.mcp.change_notifications import ChangeListeners
 from interlock.core.server.mcp.server_info import Introduction, ServerInfo
 from interlock.core.server.mcp.sessions import Sessions
 from interlock.core.server.mcp.stream import McpStream
+from interlock.core.state.sqlite_adapter import SqliteAdapter
+from interlock.core.state.store import StateStore
 from interlock.core.status import NodeStatus, StatusReport
 from interlock.core.upstreams.oauth.bearer import BearerRegistry
 from interlock.core.upstreams.oauth.token_store import TokenStore
@@ -178,6 +181,7 @@ class Node:
         self.node_info = encode_value(NODE_INFO)
         # Before any state is read.
         check_state(state_dir(config, environ, base_dir))
+        self.state = StateStore(SqliteAdapter(state_path(config, environ, base_dir)))
         tokens = TokenStore(tokens_path(config, environ, base_dir))
         self._bearer_registry = BearerRegistry(tokens, browser=browser)
         self._journal: Journal | None = None
@@ -295,6 +299,7 @@ class Node:
             upstreams=self.upstreams,
             pipeline=self.pipeline,
             seals=seals,
+            state=self.state,
             change_listeners=self._change_listeners,
             server_info=self.introduction.server_info,
             introduce=self.introduction.introduce,
@@ -446,6 +451,7 @@ class Node:
                 ("trust", self.trust.stop),
                 ("upstreams", self.upstreams.stop),
                 ("sign-ins", self._bearer_registry.close),
+                ("the state store", self.state.close),
                 ("the journal", self._close_journal),
             )
         )
@@ -490,6 +496,8 @@ class Node:
     def status(self) -> NodeStatus:
         """Return the node's own fields of its status."""
         problems = self.trust.problems()
+        if self.state.adapter.problem:
+            problems.append(self.state.adapter.problem)
         for feature in self._features.values():
             problems += feature.problems()
         return NodeStatus(

@@ -41,7 +41,7 @@ from interlock.aql.introspection import introspection_operations
 from interlock.aql.language.cursors import CursorCodec
 from interlock.aql.language.limits import describe_limits
 from interlock.aql.list_requests import ListResponder
-from interlock.aql.notes import Notes, NoteStore, note_operations
+from interlock.aql.notes import NOTES, Notes, note_operations
 from interlock.aql.operations import BuiltinOperation, OperationCatalogBuilder, ServerTrust
 from interlock.aql.preview import Preview
 from interlock.aql.progress import ProgressStage
@@ -72,6 +72,7 @@ from interlock.core.paths import make_private, state_dir
 from interlock.core.pipeline.pipeline import Pipeline
 from interlock.core.pipeline.request_state import StateSealer
 from interlock.core.ports import Upstream
+from interlock.core.state.store import StateStore
 from interlock.core.upstreams.supervisor import Supervisor
 from interlock.errors import InterlockError
 from interlock.protocol.aql_terms import BUILTIN_KEY, RESERVED_OPERATIONS, OperationView
@@ -104,6 +105,7 @@ class Aql(FeatureComponent):
         approving: ApprovalsComponent,
         audit: Audit,
         seals: StateSealer,
+        state: StateStore,
         registered: Callable[[str], bool],
     ) -> None:
         """
@@ -162,7 +164,7 @@ class Aql(FeatureComponent):
         self._execution_store = ExecutionStore(
             folder / "aql-executions.db", deliver=loop.call_soon_threadsafe
         )
-        self._note_store = NoteStore(folder / "aql-notes.db", deliver=loop.call_soon_threadsafe)
+        self._notes = Notes(state.bucket(NOTES), time.time)
         self.searcher = create_searcher(
             lambda: self.stage.operation_catalog(),
             self.usage,
@@ -290,7 +292,7 @@ class Aql(FeatureComponent):
             *safety_operations(self.safety),
         ]
         if config.section(AqlConfig).notes:
-            operations += note_operations(Notes(self._note_store, time.time), listing, time.time)
+            operations += note_operations(self._notes, listing, time.time)
         if config.section(AqlConfig).safety_only:
             return [operation for operation in operations if operation.name in RESERVED_OPERATIONS]
         return operations
@@ -476,7 +478,6 @@ class Aql(FeatureComponent):
 
         def close() -> None:
             self._execution_store.close()
-            self._note_store.close()
             self._counters.close()
             self._search_store.save_usage(self.usage)
             self.searcher.close()
@@ -529,6 +530,7 @@ def create(context: NodeContext) -> Aql:
         approving=context.approving,
         audit=context.audit,
         seals=context.seals,
+        state=context.state,
         # Contracts of drivers are files of the operator.
         registered=lambda key: key != CONTRACTS and key not in context.current_config().servers,
     )

@@ -7,11 +7,11 @@ is changed only if it still has that version.
 
 from __future__ import annotations
 
+import asyncio
 import secrets
-import sqlite3
 from collections.abc import Awaitable, Callable
 from difflib import get_close_matches
-from pathlib import Path
+from hashlib import blake2b
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -33,8 +33,7 @@ from interlock.aql.list_requests import (
 from interlock.aql.operations import BuiltinOperation
 from interlock.aql.request import AqlRequest, BuiltinResponse
 from interlock.core.call import Principal
-from interlock.core.state.database import DatabaseKind
-from interlock.core.state.writer import WriterFile
+from interlock.core.state.store import Bucket, BucketSpec, Durability, Entry, StaleRevisionError
 from interlock.errors import InterlockError
 from interlock.primitives.timestamps import format_utc_ms
 from interlock.protocol.aql_terms import Category
@@ -108,12 +107,19 @@ class CallerNote(msgspec.Struct, frozen=True, kw_only=True):
     updated: float
 
 
+NOTES: Final = BucketSpec(
+    "notes", CallerNote, Durability.FORCED, "The caller was told that its note is stored."
+)
+
+
 class Notes:
     """The notes of all callers."""
 
-    def __init__(self, store: NoteStore, wall_clock: Callable[[], float]) -> None:
-        self._store = store
+    def __init__(self, bucket: Bucket[CallerNote], wall_clock: Callable[[], float]) -> None:
+        self._bucket = bucket
         self._wall_clock = wall_clock
+        self._counting = asyncio.Lock()
+        """Held while the notes of a caller are counted and one is added."""
 
     async def create(self, owner: Principal, content: dict[str, Any]) -> dict[str, Any]:
         _check_content(content, "")
@@ -127,19 +133,23 @@ class Notes:
             created=now,
             updated=now,
         )
-        if not await _run_store(self._store.add(note, MAX_NOTES)):
-            raise AqlError(
-                "RATE_LIMIT_EXCEEDED",
-                f"You have {MAX_NOTES} notes, which is the limit. Delete some first.",
-                {"limit_type": "notes", "limit": MAX_NOTES},
-            )
+        async with self._counting:
+            if len(await _run_store(self._bucket.keys(_prefix(owner)))) >= MAX_NOTES:
+                raise AqlError(
+                    "RATE_LIMIT_EXCEEDED",
+                    f"You have {MAX_NOTES} notes, which is the limit. Delete some first.",
+                    {"limit_type": "notes", "limit": MAX_NOTES},
+                )
+            await _run_store(self._bucket.create(_prefix(owner) + note.id, note))
         return describe(note)
 
     async def get(self, owner: Principal, id: str) -> dict[str, Any]:
-        return describe(await self._find(owner, id))
+        return describe((await self._find(owner, id)).value)
 
     async def all(self, owner: Principal) -> list[dict[str, Any]]:
-        return [describe(note) for note in await _run_store(self._store.all(owner))]
+        """Return the notes of a caller, oldest first."""
+        notes = [entry.value for entry in await _run_store(self._bucket.list(_prefix(owner)))]
+        return [describe(note) for note in sorted(notes, key=lambda note: (note.created, note.id))]
 
     async def update(
         self, owner: Principal, id: str, change: Any, if_match: str | None
@@ -150,7 +160,8 @@ class Notes:
         if not isinstance(change, dict):
             raise errors.wrong_type("input", "object", _json_type(change))
         for _ in range(_MAX_UPDATE_ATTEMPTS):
-            before = await self._find(owner, id)
+            entry = await self._find(owner, id)
+            before = entry.value
             if if_match is not None and if_match != before.etag:
                 raise _version_error(id, before.etag)
             _check_content(change, "input.", is_change=True)
@@ -161,21 +172,35 @@ class Notes:
             note = msgspec.structs.replace(
                 before, content=content, etag=read_modify_write.etag(content), updated=now
             )
-            if await _run_store(self._store.replace(note, before.etag)):
-                return describe(note)
+            try:
+                await _run_store(self._bucket.update(entry.key, note, entry.revision))
+            except StaleRevisionError:
+                continue
+            return describe(note)
         raise _version_error(id, None)
 
     async def delete(self, owner: Principal, id: str, if_match: str | None) -> dict[str, Any]:
-        if not await _run_store(self._store.remove(owner, id, if_match)):
-            note = await self._find(owner, id)
-            raise _version_error(id, note.etag)
-        return {"id": id, "deleted": True}
+        for _ in range(_MAX_UPDATE_ATTEMPTS):
+            entry = await self._find(owner, id)
+            if if_match is not None and if_match != entry.value.etag:
+                raise _version_error(id, entry.value.etag)
+            try:
+                await _run_store(self._bucket.delete(entry.key, entry.revision))
+            except StaleRevisionError:
+                continue
+            return {"id": id, "deleted": True}
+        raise _version_error(id, None)
 
-    async def _find(self, owner: Principal, id: str) -> CallerNote:
-        note = await _run_store(self._store.get(owner, id))
-        if note is None:
+    async def _find(self, owner: Principal, id: str) -> Entry[CallerNote]:
+        entry = await _run_store(self._bucket.get(_prefix(owner) + id))
+        if entry is None:
             raise errors.unknown_resource("note", id)
-        return note
+        return entry
+
+
+def _prefix(owner: Principal) -> str:
+    """Return the beginning of the keys of a caller's notes."""
+    return blake2b(msgspec.msgpack.encode(owner), digest_size=16).hexdigest() + "/"
 
 
 def describe(note: CallerNote) -> dict[str, Any]:
@@ -416,147 +441,3 @@ def note_operations(
         replace(operation, return_fields=_RETURN_FIELDS[operation.returns])
         for operation in operations
     ]
-
-
-# The store. A change applies only to the version that was read: the second writer, in this process
-# or another one, gets a conflict.
-
-SCHEMA_VERSION: Final = 1
-_FILE: Final = DatabaseKind(
-    0x494C414E,  # "ILAN"
-    SCHEMA_VERSION,
-    (
-        """CREATE TABLE note (
-            id      TEXT PRIMARY KEY,
-            owner   BLOB NOT NULL,
-            etag    TEXT NOT NULL,
-            created REAL NOT NULL,
-            updated REAL NOT NULL,
-            content BLOB NOT NULL
-        ) WITHOUT ROWID""",
-        "CREATE INDEX note_owner ON note (owner, created, id)",
-    ),
-    "The store of notes",
-    "a store of notes",
-)
-_COLUMNS: Final = "id, owner, etag, created, updated, content"
-
-_encode = msgspec.msgpack.Encoder().encode
-_decode_owner = msgspec.msgpack.Decoder(Principal).decode
-_encode_content = msgspec.json.Encoder().encode
-_decode_content = msgspec.json.Decoder(dict[str, Any]).decode
-
-
-class NoteStore:
-    """A durable store of notes in a file. Without a path, notes end with the node.
-
-    Every method raises InterlockError when it fails.
-    """
-
-    def __init__(
-        self, path: Path | None, *, deliver: Callable[[Callable[[], None]], object]
-    ) -> None:
-        """
-        Args:
-            deliver: Runs a function on the event loop, such as `loop.call_soon_threadsafe`.
-        """
-        self._file = WriterFile(path, _FILE, deliver=deliver)
-
-    @property
-    def reason(self) -> str:
-        return self._file.reason
-
-    async def all(self, owner: Principal) -> list[CallerNote]:
-        """Return the notes of a caller, oldest first."""
-
-        def read(file: sqlite3.Connection) -> list[CallerNote]:
-            rows = file.execute(
-                f"SELECT {_COLUMNS} FROM note WHERE owner = ? ORDER BY created, id",
-                (_encode(owner),),
-            )
-            return [_read_row(row) for row in rows]
-
-        return await self._file.run(read)
-
-    async def get(self, owner: Principal, id: str) -> CallerNote | None:
-        def read(file: sqlite3.Connection) -> CallerNote | None:
-            row = file.execute(
-                f"SELECT {_COLUMNS} FROM note WHERE id = ? AND owner = ?", (id, _encode(owner))
-            ).fetchone()
-            return None if row is None else _read_row(row)
-
-        return await self._file.run(read)
-
-    async def add(self, note: CallerNote, limit: int) -> bool:
-        """Add a note. Returns False if its owner has `limit` notes already."""
-        owner = _encode(note.owner)
-
-        def insert(file: sqlite3.Connection) -> bool:
-            [count] = file.execute("SELECT count(*) FROM note WHERE owner = ?", (owner,)).fetchone()
-            if count >= limit:
-                return False
-            file.execute(
-                f"INSERT INTO note ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)",
-                (
-                    note.id,
-                    owner,
-                    note.etag,
-                    note.created,
-                    note.updated,
-                    _encode_content(note.content),
-                ),
-            )
-            return True
-
-        return await self._file.run(insert)
-
-    async def replace(self, note: CallerNote, expected_etag: str) -> bool:
-        """Replace a note. Returns False if its etag is not `expected_etag`, or it is gone."""
-
-        def update(file: sqlite3.Connection) -> bool:
-            changed = file.execute(
-                "UPDATE note SET etag = ?, updated = ?, content = ?"
-                " WHERE id = ? AND owner = ? AND etag = ?",
-                (
-                    note.etag,
-                    note.updated,
-                    _encode_content(note.content),
-                    note.id,
-                    _encode(note.owner),
-                    expected_etag,
-                ),
-            )
-            return changed.rowcount > 0
-
-        return await self._file.run(update)
-
-    async def remove(self, owner: Principal, id: str, expected_etag: str | None) -> bool:
-        """Delete a note.
-
-        Returns False if it does not exist or has another etag than `expected_etag`.
-        """
-
-        def delete(file: sqlite3.Connection) -> bool:
-            deleted = file.execute(
-                "DELETE FROM note WHERE id = ? AND owner = ? AND etag = coalesce(?, etag)",
-                (id, _encode(owner), expected_etag),
-            )
-            return deleted.rowcount > 0
-
-        return await self._file.run(delete)
-
-    def close(self) -> None:
-        """Write pending changes and close the file. Blocks."""
-        self._file.close()
-
-
-def _read_row(row: Any) -> CallerNote:
-    id, owner, etag, created, updated, content = row
-    return CallerNote(
-        id=id,
-        owner=_decode_owner(owner),
-        etag=etag,
-        created=created,
-        updated=updated,
-        content=_decode_content(content),
-    )

@@ -31,6 +31,11 @@ def state_dir(config: Config, environ: Mapping[str, str], base_dir: Path) -> Pat
     return state_home(environ) / folder_name(config.listen)
 
 
+def state_path(config: Config, environ: Mapping[str, str], base_dir: Path) -> Path:
+    """Return the path of the state store."""
+    return state_dir(config, environ, base_dir) / "state.db"
+
+
 def state_home(environ: Mapping[str, str]) -> Path:
     """Return the folder that contains the state folders of all nodes of this user."""
     home = environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")

@@ -19,6 +19,7 @@ from interlock.core.server.http.guard import Guard
 from interlock.core.server.http.resource_metadata import Challenges
 from interlock.core.server.mcp.change_notifications import ChangeListeners
 from interlock.core.server.mcp.server_info import Introduction, ServerInfo
+from interlock.core.state.store import StateStore
 from interlock.core.upstreams.registry import UpstreamRegistry
 from interlock.trust.approvals.component import ApprovalsComponent
 from interlock.trust.authorization import Authorizer
@@ -59,6 +60,7 @@ class NodeContext(NamedTuple):
     upstreams: UpstreamRegistry
     pipeline: Pipeline
     seals: StateSealer
+    state: StateStore
     change_listeners: ChangeListeners
     server_info: ServerInfo
     introduce: Callable[[], Introduction]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import sqlite3
@@ -18,7 +17,6 @@ import pytest
 
 from interlock.aql.execution_states import ExecutionState
 from interlock.aql.execution_store import Execution, ExecutionStore
-from interlock.aql.notes import CallerNote, NoteStore
 from interlock.errors import InterlockError
 from tests.core.state.delivery import HANG_TIMEOUT, Told
 
@@ -234,57 +232,3 @@ def test_what_was_told_of_outlives_kill_9(path: Path, loop: Told[bool]) -> None:
     assert {f"e{number}" for number in told} <= kept.keys()
     assert set(kept.values()) == {ExecutionState.RUNNING}
     assert len(kept) <= len(told) + 1, "and nothing that was never begun"
-
-
-# -- notes
-
-
-def note(id: str = "note_1", etag: str = "a", **content: Any) -> CallerNote:
-    return CallerNote(id=id, owner=OWNER, content=content, etag=etag, created=1.0, updated=2.0)
-
-
-async def test_a_note_is_changed_only_from_the_version_that_was_seen(tmp_path: Path) -> None:
-    deliver = asyncio.get_running_loop().call_soon_threadsafe
-    one, other = (NoteStore(tmp_path / "notes.db", deliver=deliver) for _ in range(2))
-    try:
-        assert await one.add(note(title="x"), 2)
-        assert await other.get(OWNER, "note_1") == note(title="x")
-        assert await other.replace(note(etag="b", title="y"), "a")
-        assert not await one.replace(note(etag="c", title="z"), "a")
-        assert not await one.remove(OWNER, "note_1", "a")
-        assert await one.all(OWNER) == [note(etag="b", title="y")]
-        stranger = ("clerk", "jwt", "")
-        assert await one.all(stranger) == []
-        assert await one.get(stranger, "note_1") is None
-        assert not await one.remove(stranger, "note_1", None)
-        assert await one.add(note("note_2"), 2)
-        assert not await other.add(note("note_3"), 2)
-        assert await one.remove(OWNER, "note_1", None)
-        assert [found.id for found in await other.all(OWNER)] == ["note_2"]
-    finally:
-        one.close()
-        other.close()
-
-
-async def test_a_note_that_is_there_twice_is_refused(tmp_path: Path) -> None:
-    deliver = asyncio.get_running_loop().call_soon_threadsafe
-    store = NoteStore(tmp_path / "notes.db", deliver=deliver)
-    try:
-        await store.add(note(title="x"), 10)
-        with pytest.raises(InterlockError):
-            await store.add(note(title="y"), 10)
-        assert await store.all(OWNER) == [note(title="x")]
-    finally:
-        store.close()
-
-
-async def test_without_a_path_it_is_kept_in_memory() -> None:
-    deliver = asyncio.get_running_loop().call_soon_threadsafe
-    store = NoteStore(None, deliver=deliver)
-    try:
-        await store.add(note(title="x"), 10)
-        with pytest.raises(InterlockError):
-            await store.add(note(title="y"), 10)
-        assert await store.all(OWNER) == [note(title="x")]
-    finally:
-        store.close()

@@ -20,7 +20,7 @@ import pytest
 
 from interlock.core.state import sqlite_adapter
 from interlock.core.state.sqlite_adapter import SqliteAdapter
-from interlock.core.state.store import StaleRevisionError
+from interlock.core.state.store import StaleRevisionError, StateStore
 from interlock.errors import CONFIG, UNRECORDABLE, InterlockError
 from tests.core.state.test_state_adapters import (
     EVENTS,
@@ -141,10 +141,12 @@ async def test_full_disk_fails_writes_until_there_is_room(tmp_path: Path) -> Non
         with pytest.raises(InterlockError) as raised:
             await lamps.create("yard", Lamp("x" * 100_000))
         assert raised.value.failure is UNRECORDABLE
+        assert adapter.problem == raised.value.message
         assert await lamps.get("hall") is not None
         assert await lamps.get("yard") is None
         # The connection was opened again, without the limit.
         await lamps.create("yard", Lamp("x" * 100_000))
+        assert adapter.problem == ""
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
@@ -153,12 +155,31 @@ async def test_folder_that_cannot_be_written(tmp_path: Path) -> None:
     assert (await start_failure(tmp_path / "state.db")).failure is UNRECORDABLE
 
 
-async def test_rejects_writes_after_close(tmp_path: Path) -> None:
+async def test_rejects_use_after_close(tmp_path: Path) -> None:
     async with open_store(SqliteAdapter(tmp_path / "state.db")) as store:
         lamps = store.bucket(LAMPS)
     with pytest.raises(InterlockError) as raised:
         await lamps.create("hall", Lamp("red"))
     assert raised.value.failure is UNRECORDABLE
+    with pytest.raises(InterlockError) as raised:
+        await lamps.get("hall")
+    assert raised.value.failure is UNRECORDABLE
+
+
+async def test_opens_file_with_first_use(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    store = StateStore(SqliteAdapter(path))
+    assert not path.exists()
+    lamps = store.bucket(LAMPS)
+    await asyncio.gather(*(lamps.create(f"lamp-{n}", Lamp("red")) for n in range(5)))
+    assert await lamps.keys() == [f"lamp-{n}" for n in range(5)]
+    await store.close()
+
+
+async def test_unused_store_has_no_file(tmp_path: Path) -> None:
+    store = StateStore(SqliteAdapter(tmp_path / "state.db"))
+    await store.close()
+    assert list(tmp_path.iterdir()) == []
 
 
 # -- commits
@@ -312,7 +333,7 @@ async def test_several_processes_write_one_file(tmp_path: Path) -> None:
         import asyncio, sys
         from pathlib import Path
         from interlock.core.state.sqlite_adapter import SqliteAdapter
-        from interlock.core.state.store import StaleRevisionError, StateStore
+        from interlock.core.state.store import StaleRevisionError, StateStore, StateStore
         from tests.core.state.test_state_adapters import LAMPS, Lamp
 
         async def main():

@@ -151,6 +151,7 @@ async def test_lists_records_by_prefix_in_order_of_keys(store: StateStore) -> No
         await lamps.create(key, Lamp(key))
     await store.bucket(OTHERS).create("a/3", Lamp("other"))
     assert [entry.key for entry in await lamps.list("a/")] == ["a/10", "a/2"]
+    assert await lamps.keys("a/") == ["a/10", "a/2"]
     assert [entry.key for entry in await lamps.list()] == sorted(
         ("b/2", "a/2", "a%/1", "a/10", "a", "A/1", "a_/1")
     )
@@ -169,8 +170,12 @@ async def test_one_of_many_concurrent_updates_succeeds(store: StateStore) -> Non
 
 @pytest.mark.parametrize("key", ["", "x" * (MAX_KEY_LENGTH + 1), "a\nb", "a\0", "\ud800"])
 async def test_rejects_invalid_key(store: StateStore, key: str) -> None:
+    lamps = store.bucket(LAMPS)
     with pytest.raises(ValueError, match="key"):
-        await store.bucket(LAMPS).create(key, Lamp("red"))
+        await lamps.create(key, Lamp("red"))
+    with pytest.raises(ValueError, match="key"):
+        await lamps.delete(key)
+    assert await lamps.get(key) is None
 
 
 async def test_rejects_too_large_value(store: StateStore) -> None:

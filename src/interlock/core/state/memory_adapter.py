@@ -21,6 +21,8 @@ class _Kept(NamedTuple):
 class MemoryAdapter:
     """Keeps everything as long as the process runs."""
 
+    problem = ""
+
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._buckets: dict[str, dict[str, _Kept]] = {}
@@ -48,6 +50,9 @@ class MemoryAdapter:
             for key, kept in sorted(self._buckets.get(bucket, {}).items())
             if key.startswith(prefix) and kept.stored.value is not None
         ]
+
+    async def list_keys(self, bucket: str, prefix: str) -> Sequence[str]:
+        return [stored.key for stored in await self.list_records(bucket, prefix)]
 
     async def write(self, write: Write) -> int:
         self.check_expiry()

@@ -110,8 +110,9 @@ class SqliteAdapter:
         self._is_closing = False
         self._sweep_at: float | None = None
         self._thread: threading.Thread | None = None
+        self._opening = asyncio.Lock()
         self._connection: sqlite3.Connection | None = None
-        self._reason = ""
+        self.problem = ""
         self._unforced_since: float | None = None
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="state-reader")
         self._reader = threading.local()
@@ -121,12 +122,21 @@ class SqliteAdapter:
     # -- on the event loop
 
     async def start(self) -> None:
-        """Open the file, or create it. Raises InterlockError."""
-        self._loop = asyncio.get_running_loop()
-        await self._loop.run_in_executor(self._readers, self._open_first)
-        self._peers.open(self._loop, self._notify)
-        self._thread = threading.Thread(target=self._run, name="state-writer", daemon=True)
-        self._thread.start()
+        """Open the file, or create it, unless it is open. Raises InterlockError.
+
+        Every other method does it as well, so that a node that stores nothing has no file.
+        """
+        if self._thread is not None:
+            return
+        async with self._opening:
+            if self._is_closing:
+                raise InterlockError(UNRECORDABLE, "The state store is closed.")
+            if self._thread is None:
+                self._loop = asyncio.get_running_loop()
+                await self._loop.run_in_executor(self._readers, self._open_first)
+                self._peers.open(self._loop, self._notify)
+                self._thread = threading.Thread(target=self._run, name="state-writer", daemon=True)
+                self._thread.start()
 
     async def close(self) -> None:
         """Finish the writes that wait, and close the file."""
@@ -157,6 +167,14 @@ class SqliteAdapter:
             (bucket, prefix, len(prefix), prefix, self._clock()),
         )
         return [StoredValue(*row) for row in rows]
+
+    async def list_keys(self, bucket: str, prefix: str) -> Sequence[str]:
+        rows = await self._read(
+            "SELECT key FROM record WHERE bucket = ? AND key >= ? AND substr(key, 1, ?) = ?"
+            " AND value IS NOT NULL AND (expires_at IS NULL OR expires_at > ?) ORDER BY key",
+            (bucket, prefix, len(prefix), prefix, self._clock()),
+        )
+        return [key for (key,) in rows]
 
     async def changes(
         self, bucket: str, prefix: str, after: int
@@ -202,9 +220,10 @@ class SqliteAdapter:
             self._queue_changed.notify()
 
     async def _submit(self, write: Write | Append) -> int:
+        await self.start()
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         with self._queue_changed:
-            if self._is_closing or self._thread is None:
+            if self._is_closing:
                 raise InterlockError(UNRECORDABLE, "The state store is closed.")
             self._queue.append(_Job(write, future))
             self._queue_changed.notify()
@@ -224,8 +243,11 @@ class SqliteAdapter:
             try:
                 return read(self._reader_connection())
             except (sqlite3.Error, OSError) as error:
-                raise self._convert_error(error) from error
+                raise self._report(error) from error
 
+        await self.start()
+        if self._is_closing:
+            raise InterlockError(UNRECORDABLE, "The state store is closed.")
         return await asyncio.get_running_loop().run_in_executor(self._readers, run)
 
     def _reader_connection(self) -> sqlite3.Connection:
@@ -285,14 +307,11 @@ class SqliteAdapter:
         except Exception as error:
             # A connection that failed is not used again; closing it also rolls back.
             self._close_connection()
-            failure = self._convert_error(error)
-            if self._reason != failure.message:
-                self._reason = failure.message
-                _log.warning("%s", failure.message)
+            failure = self._report(error)
             self._deliver([(job, failure) for job in jobs])
             return
-        if self._reason:
-            self._reason = ""
+        if self.problem:
+            self.problem = ""
             _log.info("state store %s: writing works again", self.path)
         self.commits += 1
         if is_forced:
@@ -361,7 +380,7 @@ class SqliteAdapter:
         except Exception as error:
             self._close_connection()
             self._sweep_at = None
-            _log.warning("%s", self._convert_error(error).message)
+            self._report(error)
             return
         if has_expired:
             self._deliver([])
@@ -390,7 +409,7 @@ class SqliteAdapter:
             self._connect().execute("PRAGMA wal_checkpoint(PASSIVE)")
         except Exception as error:
             self._close_connection()
-            _log.warning("%s", self._convert_error(error).message)
+            self._report(error)
 
     # -- the file
 
@@ -399,7 +418,7 @@ class SqliteAdapter:
             self._connect()
         except Exception as error:
             self._close_connection()
-            raise self._convert_error(error) from error
+            raise self._report(error) from error
 
     def _connect(self) -> sqlite3.Connection:
         if self._connection is None:
@@ -427,6 +446,14 @@ class SqliteAdapter:
         if connection is not None:
             with contextlib.suppress(sqlite3.Error):
                 connection.close()
+
+    def _report(self, error: Exception) -> InterlockError:
+        """Remember and log an error once. Returns it for the caller."""
+        failure = self._convert_error(error)
+        if self.problem != failure.message:
+            self.problem = failure.message
+            _log.warning("%s", failure.message)
+        return failure
 
     def _convert_error(self, error: Exception) -> InterlockError:
         if isinstance(error, InterlockError):

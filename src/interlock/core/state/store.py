@@ -105,6 +105,9 @@ class Append(NamedTuple):
 class StateAdapter(Protocol):
     """Where records are kept. All methods run on the event loop and never block it."""
 
+    problem: str
+    """Why it cannot be used at the moment, for an operator. Empty: it can."""
+
     async def start(self) -> None:
         """Raises InterlockError for a file of another program, of a newer version, or damaged."""
 
@@ -114,6 +117,9 @@ class StateAdapter(Protocol):
 
     async def list_records(self, bucket: str, prefix: str) -> Sequence[StoredValue]:
         """Return the records of a bucket, ordered by key."""
+
+    async def list_keys(self, bucket: str, prefix: str) -> Sequence[str]:
+        """Return the keys of a bucket in order, without their values."""
 
     async def write(self, write: Write) -> int:
         """Return the new revision. Raises StaleRevisionError or InterlockError."""
@@ -148,6 +154,7 @@ class Entry(NamedTuple, Generic[T]):
 
 
 Entries = list[Entry[T]]
+Keys = list[str]
 
 
 class Change(NamedTuple, Generic[T]):
@@ -195,6 +202,8 @@ class Bucket(Generic[T]):
         self._decoder = msgspec.json.Decoder(spec.record_type)
 
     async def get(self, key: str) -> Entry[T] | None:
+        if not is_valid_key(key):
+            return None
         stored = await self._adapter.get(self.spec.name, key)
         return None if stored is None else self._entry(stored)
 
@@ -204,6 +213,10 @@ class Bucket(Generic[T]):
             self._entry(stored)
             for stored in await self._adapter.list_records(self.spec.name, prefix)
         ]
+
+    async def keys(self, prefix: str = "") -> Keys:
+        """Return the keys that begin with a prefix, in order."""
+        return list(await self._adapter.list_keys(self.spec.name, prefix))
 
     async def create(self, key: str, value: T, *, ttl: float | None = None) -> int:
         """Return the revision of the new record. Raises StaleRevisionError if the key exists."""
@@ -219,6 +232,7 @@ class Bucket(Generic[T]):
 
     async def delete(self, key: str, revision: int | None = None) -> None:
         """Delete a record. A key that does not exist is no error, unless a revision is named."""
+        check_key(key)
         spec = self.spec
         await self._adapter.write(
             Write(spec.name, key, None, spec.version, spec.durability, revision)
@@ -414,9 +428,14 @@ async def _follow(
                 await waker.wait()
 
 
+def is_valid_key(key: str) -> bool:
+    """Return whether every adapter can store the key."""
+    return 0 < len(key) <= MAX_KEY_LENGTH and key.isprintable()
+
+
 def check_key(key: str) -> None:
     """Raises ValueError for a key that an adapter could not store."""
-    if not key or len(key) > MAX_KEY_LENGTH or not key.isprintable():
+    if not is_valid_key(key):
         raise ValueError(f"A key has 1 to {MAX_KEY_LENGTH} printable characters.")
 
 
