@@ -19,6 +19,7 @@ async def decide(desk: Desk, by: str = "b", **params: Any) -> dict[str, Any]:
     return await desk.ask(params, by=by, operation="confirm_operation")
 
 
+@pytest.mark.spec("AQ-8.7.3-5")
 async def test_another_confirms_with_a_proof(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     token = (await desk.held())["confirmation_token"]
