@@ -49,8 +49,8 @@ def test_every_bar_can_be_missed() -> None:
     # The slowest change counts, not the usual one.
     late = result(changes=[0.1, 0.1, 1.1])
     assert [bar.met for bar in judge(late)] == [True, False, True]
-    wrong = result(calls=calls(errors=1.0))
-    assert [bar.met for bar in judge(wrong)] == [True, True, False]
+    invalid = result(calls=calls(errors=1.0))
+    assert [bar.met for bar in judge(invalid)] == [True, True, False]
 
 
 def test_written_workspace_is_complete_and_valid(tmp_path: Path) -> None:

@@ -27,14 +27,14 @@ def test_measures_disk_rate(tmp_path: Path) -> None:
 
 
 def test_missed_bar_reports_extra_syncs() -> None:
-    good = {
+    valid = {
         "disk": {"per_second": 1000.0, "syncs_per_call": None},
         "journal c1": {"per_second": 900.0, "syncs_per_call": 1.0},
         "journal c16": {"per_second": 9000.0, "syncs_per_call": 0.1},
         "node mutating c1": {"per_second": 700.0, "syncs_per_call": 1.01},
         "node mutating c16": {"per_second": 5000.0, "syncs_per_call": 0.2},
     }
-    assert [bar.met for bar in durable.judge(good)] == [True] * 5  # type: ignore[arg-type]
-    worse = {**good, "journal c1": {"per_second": 900.0, "syncs_per_call": 2.0}}
+    assert [bar.met for bar in durable.judge(valid)] == [True] * 5  # type: ignore[arg-type]
+    worse = {**valid, "journal c1": {"per_second": 900.0, "syncs_per_call": 2.0}}
     assert durable.judge(worse)[0].met is False  # type: ignore[arg-type]
     assert durable.judge({})[0].met is None

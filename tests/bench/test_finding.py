@@ -57,11 +57,11 @@ def test_counts_shares_by_kind_and_server() -> None:
         Found(task("c", "disk.z", held_out=True), 5),
         Found(task("d", "disk.w", kind="agent"), None),
     ]
-    told = shares(result)
-    assert told["all"] == told["person"] == told["agent"] == 50.0
-    assert told["held_out"] == 0.0
-    assert told["first"] == 25.0
-    assert told["without_one_server"] == (0.0, 100.0)
+    figures = shares(result)
+    assert figures["all"] == figures["person"] == figures["agent"] == 50.0
+    assert figures["held_out"] == 0.0
+    assert figures["first"] == 25.0
+    assert figures["without_one_server"] == (0.0, 100.0)
     assert percent([]) == 0.0
 
 
@@ -72,7 +72,7 @@ def test_judges_small_catalog(monkeypatch: pytest.MonkeyPatch) -> None:
         task("get rid of that letter", "post.delete_mail", kind="agent", held_out=True),
         task("not in this catalog", "other.*"),
     ]
-    told = finding.judge(SERVERS, tasks)
-    assert (told["tools"], told["sentences"]) == (3, 2)
-    assert told["ways"]["words"]["all"] == 100.0
-    assert [bar["met"] for bar in told["bars"][:2]] == [True, True]
+    figures = finding.judge(SERVERS, tasks)
+    assert (figures["tools"], figures["sentences"]) == (3, 2)
+    assert figures["ways"]["words"]["all"] == 100.0
+    assert [bar["met"] for bar in figures["bars"][:2]] == [True, True]

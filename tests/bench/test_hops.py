@@ -17,15 +17,15 @@ from bench.load_run import LoadReport
 
 
 def measured(nodes: int, rate: float, cpu: list[float], errors: int = 0) -> HopMeasurement:
-    wrong = {"wrong text": errors} if errors else {}
-    report = LoadReport(100, 1.0, rate, 50.0, 90.0, wrong, [])
+    invalid = {"wrong text": errors} if errors else {}
+    report = LoadReport(100, 1.0, rate, 50.0, 90.0, invalid, [])
     return HopMeasurement(1, "c16", nodes, report, cpu)
 
 
 def result(*entries: HopMeasurement) -> dict[str, object]:
     medians = median_figures(list(entries))
     return {
-        "hops": {lane: hop_costs(figures) for lane, figures in medians.items()},
+        "hops": {median: hop_costs(figures) for median, figures in medians.items()},
         "wrong_answers": sum(entry.report.error_count for entry in entries),
     }
 

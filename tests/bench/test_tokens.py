@@ -93,7 +93,7 @@ def test_lists_server_over_stdio(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "why", "seconds"),
+    ("script", "reason", "seconds"),
     [
         ("import sys; sys.exit('no credentials')", "it ended: no credentials", HANG_TIMEOUT),
         ("print('hello'); input()", "it ended", HANG_TIMEOUT),
@@ -101,11 +101,11 @@ def test_lists_server_over_stdio(tmp_path: Path) -> None:
     ],
 )
 def test_reports_why_listing_failed(
-    script: str, why: str, seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    script: str, reason: str, seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(real_servers, "LISTING_S", seconds)
     command, server = demo("bad", "-c", script)
-    with pytest.raises(NotListed, match=why):
+    with pytest.raises(NotListed, match=reason):
         list_over_stdio(command, server, tmp_path)
 
 

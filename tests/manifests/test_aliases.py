@@ -57,7 +57,7 @@ def test_current_fields_override_deprecated_fields() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "message"),
     [
         ('{"kind": "remote", "url": "https://x.example/"}', ""),
         ('{"url": "https://x.example/"}', ""),
@@ -67,12 +67,12 @@ def test_current_fields_override_deprecated_fields() -> None:
         ('{"kind": "pip"}', "not one of the choices"),
     ],
 )
-def test_reads_or_rejects_server_json(tmp_path: Path, content: str, words: str) -> None:
+def test_reads_or_rejects_server_json(tmp_path: Path, content: str, message: str) -> None:
     write(tmp_path / "server.json", content)
     text = driver_text(server=GONE, server_ref="server.json", transport="sse")
     reading = parse_driver(text, tmp_path / "DRIVER.md")
-    if words:
-        assert any(words in problem.message for problem in reading.problems), reading.problems
+    if message:
+        assert any(message in problem.message for problem in reading.problems), reading.problems
         assert all(problem.line > 1 for problem in reading.problems)
     else:
         assert reading.unwrap().server.url == "https://x.example/"  # type: ignore[union-attr]

@@ -81,7 +81,7 @@ def test_validates_contract_like_file() -> None:
     assert (camel.risk_level, camel.timeout_ms) == (2, 5)
     assert camel.driver_constraints.require_kind == ("mcp",)
     assert camel.context_schema == {"type": "object"}
-    for wrong, words in (
+    for invalid, message in (
         ({"id": "Xy"}, "id of a contract"),
         ({"foo": 1}, "unknown key"),
         ({"mutates": ["a:b"]}, "on-mutate"),
@@ -94,8 +94,8 @@ def test_validates_contract_like_file() -> None:
         ({"inputs": object()}, "plain data"),
         ({"implements": "a:b"}, "AIP-39"),
     ):
-        with pytest.raises(ConfigError, match=words):
-            define_tool(tool_values(**wrong))
+        with pytest.raises(ConfigError, match=message):
+            define_tool(tool_values(**invalid))
 
 
 # -- inputs and outputs
@@ -214,12 +214,12 @@ def test_reveals_secret_only_to_authorized_caller(later: bool) -> None:
     assert (handle.slug, handle.namespace, handle.kind) == ("crm/acme-api-key", "crm", "opaque")
     assert handle.audit == {"retention": "7y", "pii": False, "classification": []}
     assert asyncio.run(handle.reveal({"role": "admin", "userId": "u9"})) == "hunter2"
-    asked = [("crm/acme-api-key", {"kind": "kv", "path": "a/b", "env": "CRM_ACME_API_KEY"})]
-    assert vault.asked == asked
+    request = [("crm/acme-api-key", {"kind": "kv", "path": "a/b", "env": "CRM_ACME_API_KEY"})]
+    assert vault.asked == request
     with pytest.raises(InterlockError, match="may not use the secret crm/acme-api-key") as caught:
         asyncio.run(handle.reveal({"role": "guest"}))
     assert caught.value.failure is AUTH_REQUIRED
-    assert vault.asked == asked
+    assert vault.asked == request
     assert [
         (row["type"], row["actor"], row["purpose"], row.get("granted_by"), row["timestamp"])
         for row in rows

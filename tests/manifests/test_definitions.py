@@ -127,9 +127,9 @@ def test_accepts_both_names_and_spellings() -> None:
 
 
 def test_rejects_values_that_are_not_data() -> None:
-    for wrong in (object(), {"a": no_op}, {1: "x"}):
+    for invalid in (object(), {"a": no_op}, {1: "x"}):
         with pytest.raises(ConfigError):
-            define_driver(metadata=wrong)
+            define_driver(metadata=invalid)
     deep: dict[str, Any] = {}
     for _ in range(100):
         deep = {"a": deep}

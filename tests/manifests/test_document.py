@@ -58,7 +58,7 @@ def test_keeps_places_of_file() -> None:
 
 
 @pytest.mark.parametrize(
-    ("matter", "line", "words"),
+    ("matter", "line", "message"),
     [
         ("a: [1, 2", 2, "not closed"),
         ("a: {b", 2, "not closed"),
@@ -84,9 +84,9 @@ def test_keeps_places_of_file() -> None:
         ("a: \x07", 2, "U+0007"),
     ],
 )
-def test_reports_problem_with_line(matter: str, line: int, words: str) -> None:
+def test_reports_problem_with_line(matter: str, line: int, message: str) -> None:
     problems = problems_of(matter)
-    assert any(words in problem.message for problem in problems), problems
+    assert any(message in problem.message for problem in problems), problems
     if line:
         assert problems[0].line == line
 
@@ -108,12 +108,12 @@ def test_limits_alias_expansion() -> None:
     assert "more than 200000 values" in problems_of("\n".join(rows))[0].message
 
 
-@pytest.mark.parametrize("way", ["quick", "slow"])
-def test_limits_nesting(way: str) -> None:
+@pytest.mark.parametrize("route", ["quick", "slow"])
+def test_limits_nesting(route: str) -> None:
     """libyaml's composer recurses in C: a deep text must never get that far."""
     for deep in ("[" * 200_000, "{a: " * 60_000, "- " * 200_000, "? " * 200_000):
         text = f"---\na: {deep}\n---\n"
-        if way == "slow":
+        if route == "slow":
             text = text[:30_000] + "\n---\n"
             with slow_parser(), pytest.raises(ConfigError):
                 read_document(text, "x")

@@ -136,14 +136,14 @@ def test_checks_version_check_fields() -> None:
     result = driver(version_check=check).version_check
     assert result is not None
     assert result.timeout_ms == 5000
-    for key, value, words in (
+    for key, value, text in (
         ("parse", "v", "no group"),
         ("parse", "(", "regular expression"),
         ("range", "newest", "range"),
         ("timeout_ms", 1, "at least"),
     ):
         message = only(read(version_check={**check, key: value}), f"version_check.{key}")
-        assert words in message
+        assert text in message
     assert "range is missing" in only(
         read(version_check={"cmd": "x", "parse": "(x)"}), "version_check"
     )

@@ -251,8 +251,8 @@ def test_reads_entry_fields() -> None:
     assert result.mapping["path"] == "file"
     assert result.mapping["encoding"].transform == "upper"  # type: ignore[union-attr]
     assert result.metadata["other"] == {"x": 1}
-    wrong = read(implements=[entry(mappings={})])
-    assert 'did you mean "mapping"?' in only(wrong, "implements[0].mappings")
+    invalid = read(implements=[entry(mappings={})])
+    assert 'did you mean "mapping"?' in only(invalid, "implements[0].mappings")
     for name in ("tool", "version"):
         assert f"{name} is missing" in only(
             read(implements=[entry(**{name: GONE})]), "implements[0]"

@@ -42,7 +42,7 @@ def test_resolves_inline_id_and_file_to_same_driver(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("reference", "words"),
+    ("reference", "message"),
     [
         (5, "not a reference"),
         ({}, "not a reference"),
@@ -55,15 +55,15 @@ def test_resolves_inline_id_and_file_to_same_driver(tmp_path: Path) -> None:
         ({"file": "nowhere.md"}, "no file"),
     ],
 )
-def test_rejects_unresolvable_reference(tmp_path: Path, reference: Any, words: str) -> None:
-    with pytest.raises(InvalidValueError, match=words):
+def test_rejects_unresolvable_reference(tmp_path: Path, reference: Any, message: str) -> None:
+    with pytest.raises(InvalidValueError, match=message):
         resolve_driver(reference, {}, folder=tmp_path, root=tmp_path)
 
 
 def test_reports_problems_of_invalid_driver(tmp_path: Path) -> None:
-    wrong = {"inline": driver_values(transport="ws")}
+    invalid = {"inline": driver_values(transport="ws")}
     with pytest.raises(ConfigError, match="transport"):
-        resolve_driver(wrong, {}, folder=tmp_path, root=tmp_path)
+        resolve_driver(invalid, {}, folder=tmp_path, root=tmp_path)
     write(tmp_path / "DRIVER.md", driver_text(transport="ws"))
     with pytest.raises(ConfigError, match="transport"):
         resolve_driver({"file": "DRIVER.md"}, {}, folder=tmp_path, root=tmp_path)

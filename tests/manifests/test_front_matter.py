@@ -34,7 +34,7 @@ def test_keeps_line_numbers_of_file() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "words"),
+    ("text", "line", "message"),
     [
         ("", 0, "empty"),
         (" \n\n", 0, "empty"),
@@ -49,10 +49,10 @@ def test_keeps_line_numbers_of_file() -> None:
         ("---\n\n  \n---\nbody", 2, "no fields"),
     ],
 )
-def test_reports_place_of_problem(text: str, line: int, words: str) -> None:
+def test_reports_place_of_problem(text: str, line: int, message: str) -> None:
     problem = problem_of(text)
     assert problem.line == line
-    assert words in problem.message
+    assert message in problem.message
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ def npm(package: str) -> dict[str, Any]:
 
 @pytest.mark.spec("DR-32.identity-1", "DR-30.identity-2")
 @pytest.mark.parametrize(
-    ("old", "new", "words"),
+    ("old", "new", "message"),
     [
         ({"protocol_version": "2025-03"}, {"protocol_version": "2025-06"}, "MCP version"),
         ({}, {"protocol_version": "2025-06"}, "MCP version"),
@@ -51,11 +51,11 @@ def npm(package: str) -> dict[str, Any]:
     ],
 )
 def test_reports_change_that_needs_new_major(
-    old: dict[str, Any], new: dict[str, Any], words: str
+    old: dict[str, Any], new: dict[str, Any], message: str
 ) -> None:
     before = driver(version="1.0.0", **old)
     (change,) = major_changes(before, driver(version="1.1.0", **new))
-    assert words in change
+    assert message in change
     (problem,) = successor_problems(before, driver(version="1.1.0", **new))
     assert "2.0.0" in problem.hint
     assert successor_problems(before, driver(version="2.0.0", **new)) == []

@@ -111,7 +111,7 @@ def test_rejects_secret_outside_environment_and_auth(changes: dict[str, Any], pa
 
 @pytest.mark.spec("DR-19.binding-3")
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("${secrets.K}", ""),
         ("a${secrets.K}b${secrets.L_2}", ""),
@@ -123,10 +123,10 @@ def test_rejects_secret_outside_environment_and_auth(changes: dict[str, Any], pa
         ("${secrets.UNLISTED}", "UNLISTED is not listed"),
     ],
 )
-def test_checks_placeholders(text: str, words: str) -> None:
+def test_checks_placeholders(text: str, message: str) -> None:
     server = {**SERVERS["npm"], "env": {"A": text}}
     reading = read(server=server, auth={"state": {"env": ["K", "L_2"]}})
-    if words:
-        assert words in problem_at(reading.problems, "server.env.A").message
+    if message:
+        assert message in problem_at(reading.problems, "server.env.A").message
     else:
         assert reading.value is not None

@@ -146,7 +146,7 @@ def test_applies_connection_defaults() -> None:
 
 @pytest.mark.spec("DR-32.optional-5", "DR-32.open-2")
 @pytest.mark.parametrize(
-    ("asked", "result"),
+    ("requested", "result"),
     [
         ("2025-03", "2025-03-26"),
         ("2025-03-26", "2025-03-26"),
@@ -157,14 +157,14 @@ def test_applies_connection_defaults() -> None:
         (GONE, ""),
     ],
 )
-def test_completes_protocol_version(asked: Any, result: str) -> None:
-    assert driver(protocol_version=asked).protocol_version == result
+def test_completes_protocol_version(requested: Any, result: str) -> None:
+    assert driver(protocol_version=requested).protocol_version == result
 
 
 @pytest.mark.spec("DR-32.optional-5", "DR-32.open-2")
-@pytest.mark.parametrize("asked", ["2023-01", "2025-07", "1.0.0", "20255", ["2025-03"], 2025])
-def test_rejects_unknown_protocol_version(asked: Any) -> None:
-    assert paths(protocol_version=asked) == {"protocol_version"}
+@pytest.mark.parametrize("requested", ["2023-01", "2025-07", "1.0.0", "20255", ["2025-03"], 2025])
+def test_rejects_unknown_protocol_version(requested: Any) -> None:
+    assert paths(protocol_version=requested) == {"protocol_version"}
 
 
 # -- the server
@@ -239,7 +239,7 @@ def test_only_remote_server_has_auth() -> None:
     assert found(header) == RemoteAuth("header", "ACME_API_KEY", "X-Api-Key")
     for kind in ("binary", "npm", "docker"):
         assert "server.auth" in paths(server={**SERVERS[kind], "auth": bearer}, auth=auth)
-    for wrong, path in (
+    for invalid, path in (
         ({"type": "basic", "secret": "A"}, "server.auth.type"),
         ({"type": "bearer"}, "server.auth"),
         ({"type": "bearer", "secret": "lower"}, "server.auth.secret"),
@@ -247,7 +247,7 @@ def test_only_remote_server_has_auth() -> None:
         ({**header, "header": "a b"}, "server.auth.header"),
         ({"type": "bearer", "secret": "OTHER"}, "server.auth.secret"),
     ):
-        assert path in paths(server={**REMOTE, "auth": wrong}, transport="sse", auth=auth)
+        assert path in paths(server={**REMOTE, "auth": invalid}, transport="sse", auth=auth)
 
 
 @pytest.mark.spec("DR-32.server-9")
@@ -309,9 +309,9 @@ def test_remote_url_requires_tls(url: str, fine: bool) -> None:
         assert "remote_without_tls" in codes(allowed.cautions)
     for key in ("verify", "insecure", "tls_verify"):
         # Nobody reads such a key, so nobody obeys it.
-        asked = read(server={**REMOTE, key: False}, transport="http")
-        assert asked.value is not None
-        assert "unknown_field" in codes(asked.cautions)
+        requested = read(server={**REMOTE, key: False}, transport="http")
+        assert requested.value is not None
+        assert "unknown_field" in codes(requested.cautions)
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ def test_prefers_path_in_driver_folder(folder: Folder) -> None:
 
 @pytest.mark.spec("DR-32.location-4")
 @pytest.mark.parametrize(
-    ("path", "words"),
+    ("path", "message"),
     [
         ("../../../outside/TOOL.md", "leads out of the workspace"),
         ("../../../../../../etc/TOOL.md", "leads out of the workspace"),
@@ -88,7 +88,7 @@ def test_prefers_path_in_driver_folder(folder: Folder) -> None:
         ("./link.md", "link that leads out"),
     ],
 )
-def test_rejects_path_outside_workspace(folder: Folder, path: str, words: str) -> None:
+def test_rejects_path_outside_workspace(folder: Folder, path: str, message: str) -> None:
     folder.root.joinpath("inside").mkdir()
     outside = write(folder.root / "outside" / "TOOL.md", tool_text())
     inside = Folder(folder.root / "inside")
@@ -98,7 +98,7 @@ def test_rejects_path_outside_workspace(folder: Folder, path: str, words: str) -
     broken = inside.driver("bad-mcp", implements=[entry(path)])
     inside.driver("good-mcp")
     result = inside.load()
-    assert words in rejection_reasons(result, broken)
+    assert message in rejection_reasons(result, broken)
     assert result.rejected_files[broken].code == "tool_unavailable"
     assert result.rejected_files[broken].problems[0].line > 1
     assert list(result.drivers) == ["good-mcp@1"]
@@ -171,7 +171,7 @@ def test_loads_several_major_versions(folder: Folder) -> None:
 
 @pytest.mark.spec("DR-30.implements-4")
 @pytest.mark.parametrize(
-    ("narrowing", "words"),
+    ("narrowing", "message"),
     [
         ({"drop_inputs": ["encoding"], "drop_outputs": ["mime"]}, ""),
         ({"drop_inputs": ["path"]}, "fs.read: `drop_inputs` has 'path', which is required by"),
@@ -181,14 +181,14 @@ def test_loads_several_major_versions(folder: Folder) -> None:
     ],
 )
 def test_narrowing_may_drop_only_optional_inputs(
-    folder: Folder, narrowing: dict[str, Any], words: str
+    folder: Folder, narrowing: dict[str, Any], message: str
 ) -> None:
     folder.tool()
     path = folder.driver(implements=[entry(schema_narrowing=narrowing)])
     result = folder.load()
-    assert bool(result.drivers) is not bool(words)
-    if words:
-        assert words in rejection_reasons(result, path)
+    assert bool(result.drivers) is not bool(message)
+    if message:
+        assert message in rejection_reasons(result, path)
         (problem,) = result.problems[path]
         assert problem.path == f"implements[0].schema_narrowing.{next(iter(narrowing))}"
         assert "- tool: fs.read" in path.read_text().splitlines()[problem.line - 1]
@@ -198,7 +198,7 @@ def test_narrowing_may_drop_only_optional_inputs(
 
 
 @pytest.mark.parametrize(
-    ("mapping", "words"),
+    ("mapping", "message"),
     [
         ({"path": "file"}, ""),
         ({"path": "p", "encoding": "p"}, "maps 'path' and 'encoding' to the same name, 'p'"),
@@ -206,14 +206,14 @@ def test_narrowing_may_drop_only_optional_inputs(
     ],
 )
 def test_mapping_must_name_contract_inputs(
-    folder: Folder, mapping: dict[str, Any], words: str
+    folder: Folder, mapping: dict[str, Any], message: str
 ) -> None:
     folder.tool()
     path = folder.driver(implements=[entry(mapping=mapping)])
     result = folder.load()
-    assert bool(result.drivers) is not bool(words)
-    if words:
-        assert words in rejection_reasons(result, path)
+    assert bool(result.drivers) is not bool(message)
+    if message:
+        assert message in rejection_reasons(result, path)
 
 
 def test_rejects_contract_in_two_entries(folder: Folder) -> None:
@@ -230,7 +230,7 @@ def test_broken_file_does_not_affect_others(folder: Folder) -> None:
     folder.tool("read")
     folder.tool("write", id="fs.write")
     folder.driver("good-mcp")
-    bad = [
+    invalid = [
         write(folder.root / "tools" / "bad" / "TOOL.md", "---\nname: [\n---\n"),
         write(folder.root / ".drivers" / "a" / "DRIVER.md", "---\nname: x\n"),
         write(folder.root / ".drivers" / "b" / "DRIVER.md", "no front matter"),
@@ -241,15 +241,15 @@ def test_broken_file_does_not_affect_others(folder: Folder) -> None:
     ]
     (folder.root / ".drivers" / "f").mkdir()
     (folder.root / ".drivers" / "f" / "DRIVER.md").write_bytes(b"\xff\xfe")
-    bad.append(folder.root / ".drivers" / "f" / "DRIVER.md")
+    invalid.append(folder.root / ".drivers" / "f" / "DRIVER.md")
     result = folder.load()
     assert list(result.drivers) == ["good-mcp@1"]
-    assert set(result.rejected_files) == set(bad)
-    assert set(result.problems) == set(bad)
-    for path in bad:
+    assert set(result.rejected_files) == set(invalid)
+    assert set(result.problems) == set(invalid)
+    for path in invalid:
         assert all(problem.message and problem.hint for problem in result.problems[path])
-    assert result.rejected_files[bad[4]].code == "tool_unavailable"
-    assert result.rejected_files[bad[3]].code == "config_error"
+    assert result.rejected_files[invalid[4]].code == "tool_unavailable"
+    assert result.rejected_files[invalid[3]].code == "config_error"
 
 
 def test_rejects_duplicate_drivers_and_contracts(folder: Folder) -> None:

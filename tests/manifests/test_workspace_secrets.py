@@ -78,19 +78,19 @@ def test_names_secret_missing_from_inventories(folder: Folder) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ref", "words"),
+    ("ref", "message"),
     [
         ("./none.md", "there is no file"),
         ("../../../SECRETS.md", "leads out"),
         ("./bad.md", "bad.md"),
     ],
 )
-def test_unusable_inventory_rejects_driver(folder: Folder, ref: str, words: str) -> None:
+def test_unusable_inventory_rejects_driver(folder: Folder, ref: str, message: str) -> None:
     inside = Folder(folder.root / "ws")
     inside.tool()
     write(folder.root / "SECRETS.md", secrets_text())
     write(inside.root / "bad.md", "---\nsecrets: 1\n---\n")
     path = inside.driver(auth={"ref": ref})
     result = inside.load()
-    assert words in rejection_reasons(result, path)
+    assert message in rejection_reasons(result, path)
     assert result.rejected_files[path].problems[0].path == "auth.ref"

@@ -290,9 +290,9 @@ def test_reads_heartbeat() -> None:
     beat = ax.HeartbeatParams("s", (ID,))
     assert ax.read_heartbeat(beat.encode_params()) == beat
     assert ax.HeartbeatParams("s").encode_params() == b'{"session_id":"s"}'
-    for bad in (b"{}", b'{"session_id":5}', b'{"session_id":null}'):
+    for invalid in (b"{}", b'{"session_id":5}', b'{"session_id":null}'):
         with pytest.raises(InterlockError):
-            ax.read_heartbeat(bad)
+            ax.read_heartbeat(invalid)
     with pytest.raises(InterlockError):
         ax.read_heartbeat(b'{"session_id":"s","x-mcpax-subtree-ids":["x"]}')
 
@@ -304,9 +304,9 @@ def test_reads_deregistration() -> None:
     )
     long = ax.read_deregistration(json.dumps({"session_id": "s", "reason": "x" * 10_000}).encode())
     assert len(long.reason) == 500
-    for bad in (b"{}", b'{"reason":"x"}', b'{"session_id":"s","reason":5}'):
+    for invalid in (b"{}", b'{"reason":"x"}', b'{"session_id":"s","reason":5}'):
         with pytest.raises(InterlockError):
-            ax.read_deregistration(bad)
+            ax.read_deregistration(invalid)
 
 
 # -- what an aggregator answers
@@ -330,7 +330,7 @@ def test_reads_registration_result_example() -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "why"),
+    ("more", "reason"),
     [
         ({}, ""),
         ({"tree_id": ""}, ""),
@@ -347,17 +347,17 @@ def test_reads_registration_result_example() -> None:
     ],
     ids=str,
 )
-def test_checks_registration_result(more: dict[str, Any], why: str) -> None:
-    said = {"assigned_segment": "edge", "session_id": "s", "heartbeat_deadline_ms": 5, **more}
-    if not why:
-        assert ax.read_registration_result(json.dumps(said).encode(), "edge").session_id == "s"
+def test_checks_registration_result(more: dict[str, Any], reason: str) -> None:
+    params = {"assigned_segment": "edge", "session_id": "s", "heartbeat_deadline_ms": 5, **more}
+    if not reason:
+        assert ax.read_registration_result(json.dumps(params).encode(), "edge").session_id == "s"
         return
-    with pytest.raises(ProtocolError, match=why):
-        ax.read_registration_result(json.dumps(said).encode(), "edge")
+    with pytest.raises(ProtocolError, match=reason):
+        ax.read_registration_result(json.dumps(params).encode(), "edge")
     if "assigned_segment" not in more:
         # With a heartbeat's answer too.
-        with pytest.raises(ProtocolError, match=why):
-            ax.read_heartbeat_result(json.dumps(said).encode())
+        with pytest.raises(ProtocolError, match=reason):
+            ax.read_heartbeat_result(json.dumps(params).encode())
 
 
 @pytest.mark.parametrize(
@@ -401,12 +401,12 @@ def test_reads_hop() -> None:
             b',"x-mcpax-route":["infra","edge","t"],"x-mcpax-cursor":%d' % (cursor + 1)
         )
     assert hop(["s"] * 64, 62) is not None
-    bad: list[tuple[Any, Any]] = [
+    invalid: list[tuple[Any, Any]] = [
         (["a", "t"], None), (None, 0), (["a", "t"], 1), (["a", "t"], -1), (["a", "t"], 2),
         (["t"], 0), ([], 0), (["a", ""], 0), ("a.t", 0), (["a", 5], 0), (["a", "t"], "0"),
         (["a", "t"], 0.5), (["s"] * 65, 0), (["a", "t"], 10**30),
     ]  # fmt: skip
-    for route, cursor in bad:
+    for route, cursor in invalid:
         with pytest.raises(InterlockError) as caught:
             hop(route, cursor)
         assert caught.value.failure is INVALID_PARAMS

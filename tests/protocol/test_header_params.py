@@ -444,13 +444,13 @@ some_schema: st.SearchStrategy[Any] = st.recursive(
 
 @given(some_schema)
 def test_rejects_same_schemas_as_official_sdk(schema: Any) -> None:
-    refused = find_invalid_x_mcp_header(schema) is not None
+    caught = find_invalid_x_mcp_header(schema) is not None
     try:
         params = read_header_params(schema)
     except InvalidHeaderAnnotation:
-        assert refused
+        assert caught
         return
-    assert not refused
+    assert not caught
     expected = {path: f"Mcp-Param-{token}" for path, token in x_mcp_header_map(schema).items()}
     assert {param.path: param.header for param in params} == expected
 

@@ -37,11 +37,11 @@ def as_json(value: Any) -> bytes:
 
 
 def result_of(client_requests: dict[str, tuple[str, Any]], **more: Any) -> bytes:
-    asked = {
+    input_requests = {
         key: {"method": method} if params is None else {"method": method, "params": params}
         for key, (method, params) in client_requests.items()
     }
-    return as_json({"resultType": "input_required", "inputRequests": asked, **more})
+    return as_json({"resultType": "input_required", "inputRequests": input_requests, **more})
 
 
 # --- what a stateless server says ---
@@ -129,10 +129,10 @@ def test_written_result_can_be_read(
 
 def test_writes_only_method_and_params() -> None:
     params = {**FORM, "_meta": {"progressToken": 1}, "task": {"ttl": 1}, "elicitationId": "e"}
-    asked = json.loads(
+    input_requests = json.loads(
         write_input_request({"k": (ELICITATION, as_json(params)), "r": (ROOTS, b"")}, "s")
     )
-    assert asked == {
+    assert input_requests == {
         "resultType": "input_required",
         "inputRequests": {
             "k": {"method": ELICITATION, "params": FORM},
@@ -143,8 +143,8 @@ def test_writes_only_method_and_params() -> None:
 
 
 def test_omits_empty_params() -> None:
-    asked = json.loads(write_input_request({"r": (ROOTS, b'{"_meta":{}}')}, None))
-    assert asked["inputRequests"] == {"r": {"method": ROOTS}}
+    input_requests = json.loads(write_input_request({"r": (ROOTS, b'{"_meta":{}}')}, None))
+    assert input_requests["inputRequests"] == {"r": {"method": ROOTS}}
 
 
 @given(QUESTIONS, text, text)
@@ -212,31 +212,37 @@ def test_keeps_sampling_and_roots_params(revision: str, params: bytes) -> None:
 
 def test_adds_elicitation_id_to_url_request() -> None:
     url = {"mode": "url", "url": "https://example.org", "message": "m"}
-    asked = json.loads(to_session_params(ELICITATION, as_json(url), "2025-11-25", "minted"))
-    assert asked == {**url, "elicitationId": "minted"}
+    input_requests = json.loads(
+        to_session_params(ELICITATION, as_json(url), "2025-11-25", "minted")
+    )
+    assert input_requests == {**url, "elicitationId": "minted"}
     had = {**url, "elicitationId": "theirs"}
     assert json.loads(to_session_params(ELICITATION, as_json(had), "2025-11-25", "minted")) == had
 
 
 def test_recognizes_escaped_url_mode() -> None:
-    asked = to_session_params(ELICITATION, b'{"mode":"\\u0075rl"}', "2025-11-25", "minted")
-    assert json.loads(asked) == {"mode": "url", "elicitationId": "minted"}
+    input_requests = to_session_params(ELICITATION, b'{"mode":"\\u0075rl"}', "2025-11-25", "minted")
+    assert json.loads(input_requests) == {"mode": "url", "elicitationId": "minted"}
 
 
 def test_form_request_has_no_id() -> None:
     for params in (FORM, {"mode": "form", **FORM}):
-        asked = json.loads(to_session_params(ELICITATION, as_json(params), "2025-11-25", "minted"))
-        assert asked == params
+        input_requests = json.loads(
+            to_session_params(ELICITATION, as_json(params), "2025-11-25", "minted")
+        )
+        assert input_requests == params
 
 
 def test_omits_mode_for_june_2025() -> None:
-    asked = to_session_params(ELICITATION, as_json({"mode": "form", **FORM}), "2025-06-18", "x")
-    assert json.loads(asked) == FORM
+    input_requests = to_session_params(
+        ELICITATION, as_json({"mode": "form", **FORM}), "2025-06-18", "x"
+    )
+    assert json.loads(input_requests) == FORM
 
 
 @given(objects, st.sampled_from(["2025-06-18", "2025-11-25"]))
 def test_keeps_other_elicitation_members(params: dict[str, Any], revision: str) -> None:
-    asked = json.loads(to_session_params(ELICITATION, as_json(params), revision, "minted"))
+    input_requests = json.loads(to_session_params(ELICITATION, as_json(params), revision, "minted"))
     for key, value in params.items():
         if key not in ("mode", "elicitationId"):
-            assert asked[key] == value
+            assert input_requests[key] == value

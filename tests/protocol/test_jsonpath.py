@@ -83,7 +83,7 @@ def test_distinguishes_true_from_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "words"),
+    ("path", "message"),
     [
         ("$.missing", "no member 'missing'"),
         ("$.rows[9]", "4 items and no index 9"),
@@ -98,10 +98,10 @@ def test_distinguishes_true_from_one() -> None:
         ("$.contents[?@.k=='v']", "a string, which has no items"),
     ],
 )
-def test_reports_how_far_path_matched(path: str, words: str) -> None:
+def test_reports_how_far_path_matched(path: str, message: str) -> None:
     with pytest.raises(PathNotFoundError) as caught:
         compile_path(path).find(ROWS)
-    assert words in str(caught.value)
+    assert message in str(caught.value)
     assert path in str(caught.value)
 
 
@@ -113,7 +113,7 @@ def test_error_contains_no_values() -> None:
 
 @pytest.mark.spec("DR-31.jsonpath-1")
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("", "begins with `$`"),
         ("contents", "begins with `$`"),
@@ -159,10 +159,10 @@ def test_error_contains_no_values() -> None:
         ("$" + " " * MAX_PATH, "at most"),
     ],
 )
-def test_rejects_invalid_path(text: str, words: str) -> None:
+def test_rejects_invalid_path(text: str, message: str) -> None:
     with pytest.raises(ProtocolError) as caught:
         compile_path(text)
-    assert words in caught.value.message
+    assert message in caught.value.message
     assert caught.value.message.endswith(".")
 
 

@@ -109,12 +109,12 @@ TWINS = [
 def test_rejects_members_similar_to_known_members(twin: str) -> None:
     request = {"jsonrpc": "2.0", "id": 7, "method": "tools/list", "params": {}, twin: "x"}
     body = json.dumps(request).encode()
-    with pytest.raises(BadMessage, match="which some servers read as") as refused:
+    with pytest.raises(BadMessage, match="which some servers read as") as caught:
         decode_message(body)
-    first, bad = batch(b'[{"jsonrpc":"2.0","id":1,"method":"m"},%b]' % body)
+    first, invalid = batch(b'[{"jsonrpc":"2.0","id":1,"method":"m"},%b]' % body)
     assert isinstance(first, Message)
-    assert isinstance(bad, BadMessage)
-    assert refused.value.id == bad.id == b"7"
+    assert isinstance(invalid, BadMessage)
+    assert caught.value.id == invalid.id == b"7"
 
 
 def test_response_may_have_any_members_except_method() -> None:
@@ -165,12 +165,12 @@ IDS = [
 
 @pytest.mark.parametrize("id", IDS, ids=lambda id: id[:24].decode())
 def test_returns_id_unchanged(id: bytes) -> None:
-    asked = decode_one(b'{"jsonrpc":"2.0","id":' + id + b',"method":"ping"}')
-    assert raw(asked.id) == id
-    response = result_response(raw(asked.id), b"{}")
+    request = decode_one(b'{"jsonrpc":"2.0","id":' + id + b',"method":"ping"}')
+    assert raw(request.id) == id
+    response = result_response(raw(request.id), b"{}")
     assert b'"id":' + id + b"," in response
     assert raw(decode_one(response).id) == id
-    assert raw(decode_one(error_response(raw(asked.id), -1, "m")).id) == id
+    assert raw(decode_one(error_response(raw(request.id), -1, "m")).id) == id
 
 
 def test_number_and_text_are_different_ids() -> None:
@@ -359,14 +359,14 @@ FRAGMENTS = st.sampled_from(
 @given(st.binary() | st.lists(FRAGMENTS, max_size=20).map(b"".join))
 @example(b'{"jsonrpc":"2.0","id":"\\ud800\\u0041","method":"a"}')
 def test_reads_or_rejects_any_bytes(data: bytes) -> None:
-    refused: ProtocolError | None = None
+    caught: ProtocolError | None = None
     try:
         decoded = decode_message(data)
     except ProtocolError as error:
-        refused = error
-    if refused is not None:
-        assert refused.failure in (PARSE_ERROR, INVALID_REQUEST, PAYLOAD_TOO_LARGE)
-        assert refused.message
+        caught = error
+    if caught is not None:
+        assert caught.failure in (PARSE_ERROR, INVALID_REQUEST, PAYLOAD_TOO_LARGE)
+        assert caught.message
         return
     members = decoded if isinstance(decoded, list) else [decoded]
     assert members

@@ -35,10 +35,10 @@ def test_writes_flat_task_with_whole_milliseconds() -> None:
 def test_reads_task_id() -> None:
     assert read_task_id({"taskId": Raw(b'"a\\u0062"')}) == "ab"
     assert read_task_id({}) is None
-    for wrong in (b"1", b'""', b"null", b"{}"):
-        with pytest.raises(ProtocolError) as refused:
-            read_task_id({"taskId": Raw(wrong)})
-        assert refused.value.failure is UPSTREAM_PROTOCOL
+    for invalid in (b"1", b'""', b"null", b"{}"):
+        with pytest.raises(ProtocolError) as caught:
+            read_task_id({"taskId": Raw(invalid)})
+        assert caught.value.failure is UPSTREAM_PROTOCOL
 
 
 @pytest.mark.parametrize(

@@ -90,25 +90,27 @@ def test_accepts_valid_request(headers: list[tuple[bytes, bytes]]) -> None:
     ],
 )
 def test_rejects_invalid_request(headers: list[tuple[bytes, bytes]], status: int) -> None:
-    why = find_rejection(b"GET", "1.1", headers)
-    assert why is not None
-    assert why.status == status
-    assert (b"sec-websocket-version: 13\r\n" in why.headers) == (status == 426)
+    rejection = find_rejection(b"GET", "1.1", headers)
+    assert rejection is not None
+    assert rejection.status == status
+    assert (b"sec-websocket-version: 13\r\n" in rejection.headers) == (status == 426)
 
 
 def test_rejects_other_method_or_http_version() -> None:
     for method, version in ((b"POST", "1.1"), (b"GET", "1.0")):
-        why = find_rejection(method, version, LAWFUL)
-        assert why is not None
-        assert why.status == 400
+        rejection = find_rejection(method, version, LAWFUL)
+        assert rejection is not None
+        assert rejection.status == 400
 
 
 def test_other_client_accepts_response() -> None:
     client = ClientProtocol(parse_uri("ws://localhost:1/ax"))
-    asked = client.connect()
-    headers = [(name.lower().encode(), value.encode()) for name, value in asked.headers.raw_items()]
+    request = client.connect()
+    headers = [
+        (name.lower().encode(), value.encode()) for name, value in request.headers.raw_items()
+    ]
     assert find_rejection(b"GET", "1.1", headers) is None
-    client.send_request(asked)
+    client.send_request(request)
     client.receive_data(write_response(dict(headers)[b"sec-websocket-key"]))
     assert isinstance(client.events_received()[0], Response)
     assert client.handshake_exc is None
@@ -123,11 +125,11 @@ def test_other_server_accepts_request() -> None:
     server.receive_data(
         write_request("localhost:1", "/ax?a=b", KEY, [("Authorization", "Bearer secret")])
     )
-    (asked,) = server.events_received()
-    assert isinstance(asked, Request)
-    assert (asked.path, asked.headers["host"]) == ("/ax?a=b", "localhost:1")
-    assert asked.headers["authorization"] == "Bearer secret"
-    response = server.accept(asked)
+    (request,) = server.events_received()
+    assert isinstance(request, Request)
+    assert (request.path, request.headers["host"]) == ("/ax?a=b", "localhost:1")
+    assert request.headers["authorization"] == "Bearer secret"
+    response = server.accept(request)
     server.send_response(response)
     behind = b"\x81\x01a"
     data = b"".join(server.data_to_send()) + behind

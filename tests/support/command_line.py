@@ -77,8 +77,8 @@ class NodeProcess:
         self.seen: list[str] = []
         self._lines: queue.Queue[str | None] = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
-        said = self.wait_for_line(r"listening at (\S+)")
-        self.url = said[1]
+        line = self.wait_for_line(r"listening at (\S+)")
+        self.url = line[1]
 
     def _read(self) -> None:
         assert self.process.stdout is not None
@@ -102,17 +102,17 @@ class NodeProcess:
 
     def status(self) -> dict[str, Any]:
         address = self.url.rpartition("/")[0]
-        with urllib.request.urlopen(f"{address}/status", timeout=HANG_TIMEOUT) as answer:
-            return cast("dict[str, Any]", json.load(answer))
+        with urllib.request.urlopen(f"{address}/status", timeout=HANG_TIMEOUT) as response:
+            return cast("dict[str, Any]", json.load(response))
 
     def pids(self) -> dict[str, int]:
         """The process of every upstream, once all are ready."""
 
         def found() -> dict[str, int] | None:
             upstreams = self.status()["upstreams"]
-            if not all(one["state"] == "ready" for one in upstreams):
+            if not all(upstream["state"] == "ready" for upstream in upstreams):
                 return None
-            return {one["key"]: one["pid"] for one in upstreams}
+            return {upstream["key"]: upstream["pid"] for upstream in upstreams}
 
         return wait_until("every upstream ready", found)
 
@@ -136,8 +136,8 @@ class CommandLine:
         # grow with the user's name and the number of runs.
         self._short = tempfile.TemporaryDirectory(prefix="il-")
         self.state = Path(self._short.name)
-        for one in (self.home, self.cwd):
-            one.mkdir()
+        for item in (self.home, self.cwd):
+            item.mkdir()
         self.port = free_port()
         self._nodes: list[NodeProcess] = []
         self.environ = _plain_environ()
@@ -170,24 +170,24 @@ class CommandLine:
 
     def _run_warm(self, arguments: tuple[str, ...], stdin: str) -> subprocess.CompletedProcess[str]:
         pipes = [os.pipe() for _ in range(3)]
-        (read, feed), (out, said), (err, complained) = pipes
+        (read, feed), (out, line), (err, complained) = pipes
         with ThreadPoolExecutor(3) as aside:
             try:
                 process = _starter().start(
                     arguments, cwd=self.cwd, env=self.environ,
-                    stdin=read, stdout=said, stderr=complained,
+                    stdin=read, stdout=line, stderr=complained,
                 )  # fmt: skip
             finally:
-                for descriptor in (read, said, complained):
+                for descriptor in (read, line, complained):
                     os.close(descriptor)
             aside.submit(_give, feed, stdin)
-            texts = [aside.submit(_take, one) for one in (out, err)]
+            texts = [aside.submit(_take, item) for item in (out, err)]
             try:
                 code = process.wait(HANG_TIMEOUT)
             except subprocess.TimeoutExpired:
                 process.kill()
                 raise
-            return subprocess.CompletedProcess(arguments, code, *(one.result() for one in texts))
+            return subprocess.CompletedProcess(arguments, code, *(text.result() for text in texts))
 
     def run_here(self, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
         """The same, inside this process, which saves its start: for small things and mistakes."""
@@ -228,13 +228,13 @@ class CommandLine:
         return node
 
     def _up_warm(self, arguments: tuple[str, ...]) -> WarmProcess:
-        heard, said = os.pipe()
-        with open(os.devnull, "rb") as nothing, open(said, "wb"):
+        received, line = os.pipe()
+        with open(os.devnull, "rb") as nothing, open(line, "wb"):
             process = _starter().start(
                 ["up", *arguments], cwd=self.cwd, env=self.environ,
-                stdin=nothing.fileno(), stdout=said, stderr=said,
+                stdin=nothing.fileno(), stdout=line, stderr=line,
             )  # fmt: skip
-        process.stdout = os.fdopen(heard, encoding="utf-8")
+        process.stdout = os.fdopen(received, encoding="utf-8")
         return process
 
     def close(self) -> None:

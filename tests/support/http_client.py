@@ -132,8 +132,8 @@ class HttpConnection:
         return fields
 
     def stream_end(self) -> None:
-        left = self.chunk()
-        assert left == b"", left
+        remaining = self.chunk()
+        assert remaining == b"", remaining
 
     def line(self) -> Any:
         """The next message of a channel of lines."""
@@ -143,26 +143,26 @@ class HttpConnection:
         while (end := self._buffer.find(mark)) < 0:
             self._more(f"before {mark!r}")
         end += len(mark)
-        found, self._buffer = self._buffer[:end], self._buffer[end:]
-        return found
+        result, self._buffer = self._buffer[:end], self._buffer[end:]
+        return result
 
     def exactly(self, size: int) -> bytes:
         while len(self._buffer) < size:
             self._more(f"after {len(self._buffer)} of {size} bytes")
-        found, self._buffer = self._buffer[:size], self._buffer[size:]
-        return found
+        result, self._buffer = self._buffer[:size], self._buffer[size:]
+        return result
 
     def rest(self) -> bytes:
         """Everything up to the end of the connection."""
         while data := self.socket.recv(65536):
             self._buffer += data
-        found, self._buffer = self._buffer, b""
-        return found
+        result, self._buffer = self._buffer, b""
+        return result
 
     def expect_closed(self) -> None:
         """The other side has closed, in order, and said nothing more."""
-        left = self.rest()
-        assert left == b"", left
+        remaining = self.rest()
+        assert remaining == b"", remaining
 
     def expect_silence(self) -> None:
         """Nothing has come so far. Only of use right after something that came later."""
@@ -188,12 +188,12 @@ def event_fields(data: bytes) -> dict[str, str]:
     assert data.endswith(b"\r\n\r\n"), data
     if data.startswith(b":"):
         return {}
-    found: dict[str, list[str]] = {}
+    result: dict[str, list[str]] = {}
     for line in data[:-4].decode().split("\r\n"):
         name, _, value = line.partition(": ")
-        found.setdefault(name, []).append(value)
-    assert set(found) <= {"data", "event", "id", "retry"}, data
-    return {name: "\n".join(values) for name, values in found.items()}
+        result.setdefault(name, []).append(value)
+    assert set(result) <= {"data", "event", "id", "retry"}, data
+    return {name: "\n".join(values) for name, values in result.items()}
 
 
 # -- requests

@@ -100,7 +100,7 @@ class NodeThread:
         others = asyncio.all_tasks() - {asyncio.current_task()}
         if others:
             _, others = await asyncio.wait(others, timeout=HANG_TIMEOUT)
-        self.tasks_left = [repr(one) for one in others]
+        self.tasks_left = [repr(other) for other in others]
 
     def config(self, **changes: Any) -> Config:
         """The node's config, or the same with changes."""
@@ -162,12 +162,12 @@ class NodeThread:
         assert self._loop is not None
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(HANG_TIMEOUT)
 
-    def until(self, found: Callable[[], Any], what: str = "") -> None:
+    def until(self, result: Callable[[], Any], what: str = "") -> None:
         """Wait until something about the node is true. Looked at in every turn of its loop."""
 
         async def look() -> None:
             async with asyncio.timeout(HANG_TIMEOUT):
-                while not found():  # noqa: ASYNC110 - nobody announces what is looked at here
+                while not result():  # noqa: ASYNC110 - nobody announces what is looked at here
                     await asyncio.sleep(0.001)
 
         try:
@@ -187,14 +187,14 @@ class NodeThread:
 
     def once(self, *pieces: bytes) -> HttpResponse:
         """The answer to one request, on a connection of its own."""
-        with self.connect() as wire:
-            return wire.request(*pieces)
+        with self.connect() as connection:
+            return connection.request(*pieces)
 
     def alive(self) -> bool:
         """Whether the node answers a call, from end to end."""
         text = f"alive {next(self._ids)}"
-        answer = self.once(self.call("echo", {"text": text}))
-        return bool(answer.result["content"][0]["text"] == text)
+        response = self.once(self.call("echo", {"text": text}))
+        return bool(response.result["content"][0]["text"] == text)
 
     # -- requests as bytes
 
@@ -231,11 +231,11 @@ class NodeThread:
         self, version: str = SESSION, *headers: tuple[str, str], **more: Any
     ) -> HttpSession:
         """A new session."""
-        answer = self.once(
+        response = self.once(
             self.http(message("initialize", initialize(version, **more), 0), *headers)
         )
-        assert answer.status == 200, answer
-        return HttpSession(self, answer, version, headers)
+        assert response.status == 200, response
+        return HttpSession(self, response, version, headers)
 
 
 class HttpSession:
@@ -279,7 +279,7 @@ def _as_config(settings: dict[str, Any]) -> Config:
     from interlock.core.config.feature_sections import make_config
 
     limits = settings.pop("limits", {})
-    tokens = [TokenConfig(**one) for one in settings.pop("tokens")]
+    tokens = [TokenConfig(**item) for item in settings.pop("tokens")]
     journal = JournalConfig(**{"max_rows": 10_000, **settings.pop("journal", {})})
     own = {"tokens": tokens, "limits": Limits(**limits), "journal": journal}
     return make_config({**settings, **own})

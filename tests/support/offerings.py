@@ -98,7 +98,7 @@ def offer(
 
 
 def _raw(entries: Iterable[str | bytes], written: Callable[[str], bytes]) -> list[bytes]:
-    return [written(one) if isinstance(one, str) else one for one in entries]
+    return [written(entry) if isinstance(entry, str) else entry for entry in entries]
 
 
 def merged(*offerings: Offering, page_size: int = 0) -> Snapshot:
@@ -114,11 +114,11 @@ def pages(
     verb: str = TOOLS_LIST,
 ) -> list[dict[str, Any]]:
     """Every page, as a client walks them."""
-    found = [json.loads(snapshot.page(verb, era, style))]
-    while "nextCursor" in found[-1]:
-        assert len(found) <= 1_000, "the walk does not end"
-        found.append(json.loads(snapshot.page(verb, era, style, found[-1]["nextCursor"])))
-    return found
+    result = [json.loads(snapshot.page(verb, era, style))]
+    while "nextCursor" in result[-1]:
+        assert len(result) <= 1_000, "the walk does not end"
+        result.append(json.loads(snapshot.page(verb, era, style, result[-1]["nextCursor"])))
+    return result
 
 
 def shown(

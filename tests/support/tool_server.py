@@ -68,14 +68,14 @@ class ToolServer:
 
     # -- what the test's thread asks
 
-    def wait_for(self, found: Callable[[], Any], what: str = "") -> Any:
+    def wait_for(self, result: Callable[[], Any], what: str = "") -> Any:
         """Wait until `found` returns something, and return it."""
         with self.changed:
             value = None
 
             def look() -> bool:
                 nonlocal value
-                value = found()
+                value = result()
                 return bool(value)
 
             assert self.changed.wait_for(look, HANG_TIMEOUT), f"{what}: {self.heard[-5:]}"
@@ -83,9 +83,10 @@ class ToolServer:
 
     def heard_of(self, method: str, **params: Any) -> list[Message]:
         return [
-            one
-            for one in self.heard
-            if one.get("method") == method and params.items() <= (one.get("params") or {}).items()
+            message
+            for message in self.heard
+            if message.get("method") == method
+            and params.items() <= (message.get("params") or {}).items()
         ]
 
     def calls(self, name: str) -> list[Message]:
@@ -95,9 +96,9 @@ class ToolServer:
         """The id under which a call of `hold` has come."""
         return self.wait_for(
             lambda: [
-                one["id"]
-                for one in self.calls("hold")
-                if one["params"]["arguments"]["text"] == text
+                call["id"]
+                for call in self.calls("hold")
+                if call["params"]["arguments"]["text"] == text
             ],
             f"hold {text}",
         )[-1]
@@ -157,7 +158,9 @@ class ToolServer:
         """Serve one request; what was read of the next, or None at the end."""
         head = ahead + await reader.readuntil(b"\r\n\r\n")
         first, *lines = head.decode().strip().split("\r\n")
-        headers = {name.lower(): value for name, _, value in (one.partition(": ") for one in lines)}
+        headers = {
+            name.lower(): value for name, _, value in (line.partition(": ") for line in lines)
+        }
         body = await reader.readexactly(int(headers.get("content-length", 0)))
         verb = first.split(" ")[0]
         if verb == "POST":
@@ -194,8 +197,8 @@ class ToolServer:
                 if ended.done():
                     return ended.result() or None
             finally:
-                for one in (ended, done):
-                    one.cancel()
+                for item in (ended, done):
+                    item.cancel()
                 await asyncio.gather(ended, done, return_exceptions=True)
         await writer.drain()
         return b""
@@ -204,9 +207,9 @@ class ToolServer:
         method, params = message.get("method"), message.get("params") or {}
         if "id" not in message:
             if method == "notifications/cancelled":
-                held = self._held.pop(params["requestId"], None)
-                if held is not None:
-                    held.end(_error(held.message, -32800, "cancelled"))
+                pending_call = self._held.pop(params["requestId"], None)
+                if pending_call is not None:
+                    pending_call.end(_error(pending_call.message, -32800, "cancelled"))
             reply.accepted()
         elif method == "server/discover" and self.stateless:
             reply.end(self._result(message, self._about("supportedVersions", [STATELESS])))
@@ -262,11 +265,11 @@ class ToolServer:
         token = reply.message["params"].get("_meta", {}).get("progressToken")
         if token is None:
             return
-        told: Message = {"progressToken": token, "progress": done}
+        received: Message = {"progressToken": token, "progress": done}
         if total is not None:
-            told["total"] = total
+            received["total"] = total
         reply.open()
-        reply.send(_notification("notifications/progress", told))
+        reply.send(_notification("notifications/progress", received))
 
     # -- answers
 

@@ -88,15 +88,15 @@ def run(
 
 def _end_children(pids: set[int]) -> list[str]:
     """Kill and reap processes that a test left, so that only this test fails; what they are."""
-    left = []
+    remaining = []
     for pid in pids:
         try:
-            left.append(f"{pid}: {Path(f'/proc/{pid}/stat').read_text(encoding='utf-8')[:60]}")
+            remaining.append(f"{pid}: {Path(f'/proc/{pid}/stat').read_text(encoding='utf-8')[:60]}")
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
         except (FileNotFoundError, ProcessLookupError, ChildProcessError):
             continue  # ended and reaped meanwhile
-    return left
+    return remaining
 
 
 def _settle() -> None:
@@ -123,25 +123,25 @@ def other_tasks() -> set[asyncio.Task[Any]]:
 
 def open_files() -> dict[str, str]:
     """What this process has open: number → what it is."""
-    found = {}
+    result = {}
     for number in os.listdir("/proc/self/fd"):
         try:
-            found[number] = os.readlink(f"/proc/self/fd/{number}")
+            result[number] = os.readlink(f"/proc/self/fd/{number}")
         except FileNotFoundError:
             continue  # the listing's own
-    return found
+    return result
 
 
 def child_pids() -> list[int]:
     """The processes that this one started and has not buried."""
-    found: list[int] = []
+    result: list[int] = []
     for thread in os.listdir("/proc/self/task"):
         try:
             text = Path(f"/proc/self/task/{thread}/children").read_text(encoding="ascii")
         except FileNotFoundError:
             continue
-        found += map(int, text.split())
-    return found
+        result += map(int, text.split())
+    return result
 
 
 def is_running(pid: int) -> bool:
@@ -269,9 +269,9 @@ class SupervisorHarness:
             key,
             server,
             node_info=OWN_INFO,
-            resolve=lambda one: resolve_server(one, environ=os.environ, base_dir=Path.cwd()),
+            resolve=lambda item: resolve_server(item, environ=os.environ, base_dir=Path.cwd()),
             clock=asyncio.get_running_loop().time,
-            secrets=lambda one: secret_values(one, environ=os.environ, base_dir=Path.cwd()),
+            secrets=lambda item: secret_values(item, environ=os.environ, base_dir=Path.cwd()),
             bearer=bearer,
         )
         self.supervisor = Supervisor(

@@ -14,11 +14,11 @@ T = TypeVar("T")
 _LOOK_EVERY = 0.02
 
 
-def wait_until(what: str, found: Callable[[], T | None], patience: float = HANG_TIMEOUT) -> T:
+def wait_until(what: str, result: Callable[[], T | None], patience: float = HANG_TIMEOUT) -> T:
     """Call `found` repeatedly until it returns a true value, and return that value."""
     deadline = time.monotonic() + patience
     while True:
-        value = found()
+        value = result()
         if value:
             return value
         if time.monotonic() > deadline:

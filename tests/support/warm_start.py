@@ -75,9 +75,9 @@ class WarmProcess:
         return self.returncode
 
     def _next_number(self) -> int:
-        said = os.read(self._told, _NUMBER_BYTES)
-        assert len(said) == _NUMBER_BYTES, "the process that starts others is gone"
-        return int.from_bytes(said, "big")
+        line = os.read(self._told, _NUMBER_BYTES)
+        assert len(line) == _NUMBER_BYTES, "the process that starts others is gone"
+        return int.from_bytes(line, "big")
 
 
 class WarmStarter:
@@ -110,13 +110,13 @@ class WarmStarter:
         stderr: int,
     ) -> WarmProcess:
         """`interlock` with these arguments, which reads and writes these streams."""
-        told, tells = os.pipe()
+        number, tells = os.pipe()
         try:
             order = json.dumps([list(arguments), str(cwd), dict(env)]).encode()
             socket.send_fds(self._ours, [order], [stdin, stdout, stderr, tells])
         finally:
             os.close(tells)
-        return WarmProcess(told)
+        return WarmProcess(number)
 
 
 def _serve(orders: socket.socket) -> bool:
@@ -126,7 +126,10 @@ def _serve(orders: socket.socket) -> bool:
             importlib.import_module(f"{package}.{module.name}")
     build_commands_once()
     create_app = sys.modules["interlock.cli.app"].create_app
-    for command in ("", *(one.name for one in sys.modules["interlock.cli.app"].list_commands())):
+    for command in (
+        "",
+        *(command.name for command in sys.modules["interlock.cli.app"].list_commands()),
+    ):
         typer.main.get_command(create_app([command]))
     gc.collect()
     gc.freeze()
@@ -134,7 +137,7 @@ def _serve(orders: socket.socket) -> bool:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     while True:
-        order, given, _, _ = socket.recv_fds(orders, _LONGEST_ORDER, 4)
+        order, supplied, _, _ = socket.recv_fds(orders, _LONGEST_ORDER, 4)
         if not order:
             return False
         if os.fork() == 0:
@@ -142,10 +145,10 @@ def _serve(orders: socket.socket) -> bool:
             orders.close()
             program = os.fork()
             if program == 0:
-                _become(order, given)
+                _become(order, supplied)
                 return True
-            _watch(program, given)
-        for descriptor in given:
+            _watch(program, supplied)
+        for descriptor in supplied:
             os.close(descriptor)
 
 

@@ -6,8 +6,8 @@ from tools import state_diagrams
 
 
 def test_page_is_current() -> None:
-    said = "run: python -m tools.state_diagrams"
-    assert state_diagrams.PAGE.read_text(encoding="utf-8") == state_diagrams.page(), said
+    message = "run: python -m tools.state_diagrams"
+    assert state_diagrams.PAGE.read_text(encoding="utf-8") == state_diagrams.page(), message
 
 
 def test_draws_every_state() -> None:

@@ -63,9 +63,9 @@ def relist(offering: Offering) -> list[bytes]:
 
 @pytest.mark.spec("AX-9.2-1")
 def test_keeps_declared_capability() -> None:
-    said = {**FULL, "calibrated": {"by": ["lab"], "at": 1.50}}
-    tool, listed = list_single_tool(offer("s", [annotated_tool(**said)]))
-    assert listed["_meta"][CAPABILITY] == said
+    members = {**FULL, "calibrated": {"by": ["lab"], "at": 1.50}}
+    tool, listed = list_single_tool(offer("s", [annotated_tool(**members)]))
+    assert listed["_meta"][CAPABILITY] == members
     assert DERIVED not in listed["_meta"]
     assert tool.cost_units == 10
     assert tool.latency_class == "fast"
@@ -79,13 +79,13 @@ def test_keeps_declared_capability() -> None:
 def test_keeps_declared_members_and_derives_missing(
     unknown: dict[str, Any], known: set[str]
 ) -> None:
-    said = {**{name: FULL[name] for name in known}, **unknown}
-    shown_said = list_meta(annotated_tool(**said))[CAPABILITY] if said else None
+    members = {**{name: FULL[name] for name in known}, **unknown}
+    shown_said = list_meta(annotated_tool(**members))[CAPABILITY] if members else None
     # Through a second node, too.
-    above = offer("up", relist(offer("s", [annotated_tool(**said)])), registered="aggregator")
+    above = offer("up", relist(offer("s", [annotated_tool(**members)])), registered="aggregator")
     if shown_said is not None:
-        assert shown_said.keys() == said.keys() | FULL.keys()
-        assert {name: shown_said[name] for name in said} == said
+        assert shown_said.keys() == members.keys() | FULL.keys()
+        assert {name: shown_said[name] for name in members} == members
         assert list_single_tool(above)[1]["_meta"][CAPABILITY] == shown_said
         derived = list_single_tool(above)[1]["_meta"].get(DERIVED, [])
         assert derived is True or set(derived) == FULL.keys() - known
@@ -99,11 +99,11 @@ def test_keeps_other_meta_members() -> None:
 
 @pytest.mark.spec("AX-9.1-1", "AX-9.1-3", "AX-9.1-8")
 def test_replaces_and_reports_invalid_capability_value() -> None:
-    said = {**FULL, "latency_class": "quick", "mutable": "false", "more": 1}
-    offering = offer("s", [annotated_tool(**said), "other"])
+    members = {**FULL, "latency_class": "quick", "mutable": "false", "more": 1}
+    offering = offer("s", [annotated_tool(**members), "other"])
     tool, _ = offering.tools[::-1]
     listed = json.loads(b"{" + tool.listed[1:])
-    assert listed["_meta"][CAPABILITY] == {**said, "latency_class": "standard", "mutable": True}
+    assert listed["_meta"][CAPABILITY] == {**members, "latency_class": "standard", "mutable": True}
     assert listed["_meta"][DERIVED] == ["latency_class", "mutable"]
     assert [(item.name, item.reason.split()[0]) for item in offering.metadata_problems] == [
         ("t", "`latency_class`"), ("t", "`mutable`")
@@ -112,9 +112,9 @@ def test_replaces_and_reports_invalid_capability_value() -> None:
     assert (tool.latency_class, tool.declared_timeout) == (None, None)
 
 
-@pytest.mark.parametrize("said", [5, [], "fast", None, True])
-def test_replaces_capability_that_is_not_object(said: Any) -> None:
-    offering = offer("s", [definition("t", _meta={CAPABILITY: said})])
+@pytest.mark.parametrize("members", [5, [], "fast", None, True])
+def test_replaces_capability_that_is_not_object(members: Any) -> None:
+    offering = offer("s", [definition("t", _meta={CAPABILITY: members})])
     assert [problem.reason for problem in offering.metadata_problems] == [
         "The capability annotation is not an object."
     ]
@@ -122,8 +122,8 @@ def test_replaces_capability_that_is_not_object(said: Any) -> None:
 
 
 def test_limits_reported_metadata_problems() -> None:
-    bad = [annotated_tool(f"t{number}", mutable=5) for number in range(MAX_LISTED_REASONS + 50)]
-    offering = offer("s", bad)
+    invalid = [annotated_tool(f"t{number}", mutable=5) for number in range(MAX_LISTED_REASONS + 50)]
+    offering = offer("s", invalid)
     assert len(offering.tools) == MAX_LISTED_REASONS + 50
     assert len(offering.metadata_problems) == MAX_LISTED_REASONS + 1
     assert offering.rejected_count == 0
@@ -131,7 +131,7 @@ def test_limits_reported_metadata_problems() -> None:
 
 @pytest.mark.spec("AX-9.1-11")
 @pytest.mark.parametrize(
-    ("said", "hints", "mirrored"),
+    ("members", "hints", "mirrored"),
     [
         ({"mutable": False}, {}, {"readOnlyHint": True, "destructiveHint": False}),
         ({"mutable": True}, {}, {"readOnlyHint": False}),
@@ -146,10 +146,10 @@ def test_limits_reported_metadata_problems() -> None:
     ],
 )  # fmt: skip
 def test_derives_missing_hints_from_capability(
-    said: dict[str, Any], hints: dict[str, Any], mirrored: dict[str, Any] | None
+    members: dict[str, Any], hints: dict[str, Any], mirrored: dict[str, Any] | None
 ) -> None:
     annotations = {"annotations": hints} if hints else {}
-    raw = definition("t", _meta={CAPABILITY: said}, **annotations)
+    raw = definition("t", _meta={CAPABILITY: members}, **annotations)
     assert list_single_tool(offer("s", [raw]))[1].get("annotations") == mirrored
 
 
@@ -226,7 +226,7 @@ def test_derives_transport_class_from_registration() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "hints", "trusted", "level"),
+    ("members", "hints", "trusted", "level"),
     [
         ({"mutable": False}, {}, True, EffectLevel.READ_ONLY),
         ({"mutable": False}, {}, False, EffectLevel.MUTATING),
@@ -247,9 +247,9 @@ def test_derives_transport_class_from_registration() -> None:
     ],
 )  # fmt: skip
 def test_declared_capability_sets_effect(
-    said: dict[str, Any], hints: dict[str, Any], trusted: bool, level: EffectLevel
+    members: dict[str, Any], hints: dict[str, Any], trusted: bool, level: EffectLevel
 ) -> None:
-    raw = definition("t", annotations=hints, _meta={CAPABILITY: said})
+    raw = definition("t", annotations=hints, _meta={CAPABILITY: members})
     tool, _ = list_single_tool(offer("s", [raw], trust_annotations=trusted))
     assert tool.effect.level is level
     assert tool.mutable is (level is not EffectLevel.READ_ONLY)
@@ -265,12 +265,12 @@ def test_safety_flag_matches_capability(
     trusted: bool,
 ) -> None:  # fmt: skip
     pairs = (("mutable", mutable), ("reversible", reversible))
-    said = {name: value for name, value in pairs if value is not None}
+    members = {name: value for name, value in pairs if value is not None}
     hints = {"readOnlyHint": reads, "destructiveHint": destroys}
     raw = definition(
         "t",
         annotations={name: value for name, value in hints.items() if value is not None},
-        _meta={CAPABILITY: said},
+        _meta={CAPABILITY: members},
     )
     tool, listed = list_single_tool(offer("s", [raw], trust_annotations=trusted))
     capability = listed["_meta"][CAPABILITY]
@@ -378,11 +378,11 @@ def test_counts_hops_without_capability() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "hops"),
+    ("members", "hops"),
     [(-5, 1), (True, 1), ("3", 1), (2.5, 1), (None, 1), (0, 1), (7, 8), (10**9, 65), (10**30, 1)],
 )
-def test_bounds_implausible_hops(said: Any, hops: int) -> None:
-    raw = definition("t", _meta={HOPS: said, CAPABILITY: FULL})
+def test_bounds_implausible_hops(members: Any, hops: int) -> None:
+    raw = definition("t", _meta={HOPS: members, CAPABILITY: FULL})
     tool, listed = list_single_tool(offer("s", [raw]))
     assert listed["_meta"][HOPS] in {hops, 65}
     assert tool.declared_timeout is not None
@@ -391,9 +391,9 @@ def test_bounds_implausible_hops(said: Any, hops: int) -> None:
 
 @pytest.mark.spec("AX-11.2-1")
 def test_keeps_safety_flag_of_node_but_not_of_leaf() -> None:
-    said = {CAPABILITY: {**FULL, "mutable": False}, SAFETY: "irreversible_mutable"}
-    assert SAFETY in list_meta(definition("t", _meta={**said, HOPS: 1}))
-    assert SAFETY not in list_meta(definition("t", _meta=said))
+    members = {CAPABILITY: {**FULL, "mutable": False}, SAFETY: "irreversible_mutable"}
+    assert SAFETY in list_meta(definition("t", _meta={**members, HOPS: 1}))
+    assert SAFETY not in list_meta(definition("t", _meta=members))
     unsaid = {SAFETY: "irreversible_mutable", HOPS: 1}
     reads = {"readOnlyHint": True}
     assert SAFETY in list_meta(definition("t", _meta=unsaid, annotations=reads))

@@ -46,9 +46,9 @@ def test_server_keeps_names_over_contracts(
         for style in ("dotted", "safe"):
             assert both.name_in_list(tool, style) == alone.name_in_list(tool, style)
         assert [tool.upstream for tool in both.tools] == ["bank", CONTRACTS]
-        ((aside, why),) = both.contracts_not_offered()
+        ((aside, reason),) = both.contracts_not_offered()
         assert aside.upstream_name == contract
-        assert "the server bank has" in why
+        assert "the server bank has" in reason
 
 
 def test_ended_contract_does_not_hide_tool() -> None:
@@ -86,17 +86,20 @@ def test_reserved_names_delay_contract(contract: str, prefix: str, waits: bool) 
     catalog = Catalog(server_info=b"{}")
     catalog.reserve_names("bank", prefix)
     catalog.publish(contracts(contract))
-    told: list[frozenset[str]] = []
-    catalog.on_change(told.append)
+    notifications: list[frozenset[str]] = []
+    catalog.on_change(notifications.append)
     assert bool(catalog.current.tools) is not waits
     assert (catalog.find(contract) is None) is waits
     if waits:
-        ((aside, why),) = catalog.current.contracts_not_offered()
-        assert (aside.upstream_name, "the server bank is not connected" in why) == (contract, True)
+        ((aside, reason),) = catalog.current.contracts_not_offered()
+        assert (aside.upstream_name, "the server bank is not connected" in reason) == (
+            contract,
+            True,
+        )
     # It has something else, or nothing at all: then the contract may have its name.
     catalog.publish(offer("bank", []))
     assert [tool.upstream_name for tool in catalog.current.tools] == [contract]
-    assert told == [{"tools"}]
+    assert notifications == [{"tools"}]
     # It is lost, and may come back with other tools.
     catalog.withdraw("bank")
     assert (catalog.find(contract) is None) is waits
@@ -107,10 +110,10 @@ def test_reserved_names_delay_contract(contract: str, prefix: str, waits: bool) 
 
 def test_does_not_notify_without_contracts() -> None:
     catalog = Catalog(server_info=b"{}")
-    told: list[frozenset[str]] = []
-    catalog.on_change(told.append)
+    notifications: list[frozenset[str]] = []
+    catalog.on_change(notifications.append)
     catalog.reserve_names("bank", "bank")
     catalog.publish(offer("bank", []))
     catalog.withdraw("bank")
     catalog.release_names("bank")
-    assert told == []
+    assert notifications == []

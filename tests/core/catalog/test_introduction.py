@@ -91,9 +91,20 @@ def test_orders_instructions_by_segment() -> None:
 
 
 def test_transparent_server_keeps_introduction() -> None:
-    said = {"tools": {}, "tasks": {"list": {}}, "experimental": {"x": {}}, "new": 1}
+    capabilities_of_upstream = {
+        "tools": {},
+        "tasks": {"list": {}},
+        "experimental": {"x": {}},
+        "new": 1,
+    }
     info = {"name": "everything", "version": "2", "icons": []}
-    merged = merge([UpstreamIntroduction("s", said, "  As it is.\n", info, transparent=True)])
+    merged = merge(
+        [
+            UpstreamIntroduction(
+                "s", capabilities_of_upstream, "  As it is.\n", info, transparent=True
+            )
+        ]
+    )
     # But for the tasks of the session wire, which are between two neighbours.
     assert merged.capabilities == {"tools": {}, "experimental": {"x": {}}, "new": 1}
     assert merged.instructions == "  As it is.\n"
@@ -122,8 +133,8 @@ def test_hides_tasks_from_session_client() -> None:
     tasks = "io.modelcontextprotocol/tasks"
     extensions: Any
     for extensions in (None, {}, {"a": {}}):
-        said = {"tools": {}, "extensions": extensions}
-        assert capabilities_for_session(said) == said
+        capabilities_of_upstream = {"tools": {}, "extensions": extensions}
+        assert capabilities_for_session(capabilities_of_upstream) == capabilities_of_upstream
     assert capabilities_for_session({"tools": {}, "extensions": {tasks: {}}}) == {"tools": {}}
     both: dict[str, Any] = {"extensions": {tasks: {}, "a": {}}}
     assert capabilities_for_session(both) == {"extensions": {"a": {}}}

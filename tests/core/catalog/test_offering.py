@@ -323,13 +323,13 @@ def test_reads_header_parameters() -> None:
 
 
 def test_rejects_invalid_header_annotation_only_over_http() -> None:
-    bad = definition("bad", inputSchema=BAD_HEADER)
-    over_http = offer("s", [bad, "good"], http=True)
+    invalid = definition("bad", inputSchema=BAD_HEADER)
+    over_http = offer("s", [invalid, "good"], http=True)
     assert canonical(over_http).keys() == {"good"}
     [aside] = over_http.rejected
     assert aside.name == "bad"
     assert "x-mcp-header" in aside.reason
-    over_stdio = offer("s", [bad, "good"])
+    over_stdio = offer("s", [invalid, "good"])
     assert canonical(over_stdio).keys() == {"bad", "good"}
     assert over_stdio.tools[0].header_params == ()
 

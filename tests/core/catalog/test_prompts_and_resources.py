@@ -160,14 +160,14 @@ BAD_TEMPLATES = [
 
 
 @pytest.mark.parametrize(
-    ("kind", "bad"),
+    ("kind", "invalid"),
     [("prompt", item) for item in BAD_PROMPTS]
     + [("resource", item) for item in BAD_RESOURCES]
     + [("template", item) for item in BAD_TEMPLATES],
 )
-def test_rejects_invalid_entry_without_affecting_others(kind: str, bad: bytes) -> None:
+def test_rejects_invalid_entry_without_affecting_others(kind: str, invalid: bytes) -> None:
     entries: dict[str, list[str | bytes]] = {
-        f"{item}s": ["before", bad, "later"] if item == kind else ["before", "later"]
+        f"{item}s": ["before", invalid, "later"] if item == kind else ["before", "later"]
         for item in ("prompt", "resource", "template")
     }
     offering = offer("s", ["tool"], **entries)  # type: ignore[arg-type]

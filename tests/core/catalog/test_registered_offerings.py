@@ -40,18 +40,18 @@ def canonical(offering: Offering) -> list[str]:
 
 @pytest.mark.spec("AX-4.1-2", "AX-4.1-4", "AX-4.3-1", "AX-4.3-2", "AX-4.3-3", "AX-10.3-1")
 @pytest.mark.parametrize(
-    "bad", ["getUser", "edge.t", "other.tool", "a b", "é", "x" * 64, "a\n", ".x", "a..b", "a."]
+    "invalid", ["getUser", "edge.t", "other.tool", "a b", "é", "x" * 64, "a\n", ".x", "a..b", "a."]
 )
-def test_rejects_invalid_name_of_leaf(bad: str) -> None:
-    offering = offer("leaf", ["good", bad, "dma2d_status"], registered="leaf")
+def test_rejects_invalid_name_of_leaf(invalid: str) -> None:
+    offering = offer("leaf", ["good", invalid, "dma2d_status"], registered="leaf")
     assert canonical(offering) == ["leaf.dma2d_status", "leaf.good"]
-    [refused] = offering.rejected
-    assert refused.name == bad
-    assert "invalid_tool_name" in refused.reason
+    [caught] = offering.rejected
+    assert caught.name == invalid
+    assert "invalid_tool_name" in caught.reason
     assert offering.rejected_count == 1
     # A plain server's is mended, and the server is called by its own.
-    [mended] = offer("plain", [bad]).tools
-    assert mended.upstream_name == bad
+    [mended] = offer("plain", [invalid]).tools
+    assert mended.upstream_name == invalid
     assert SEGMENT.fullmatch(mended.canonical.removeprefix("plain."))
 
 
@@ -108,10 +108,10 @@ def test_prefixes_dotted_names_of_aggregator() -> None:
 
 @pytest.mark.spec("AX-4.1-2", "AX-4.3-3")
 @pytest.mark.parametrize(
-    "bad", ["edge.T", ".t", "edge.", "a..b", "edge.a b", "x" * 64 + ".t", "é.t"]
+    "invalid", ["edge.T", ".t", "edge.", "a..b", "edge.a b", "x" * 64 + ".t", "é.t"]
 )
-def test_checks_every_segment_of_aggregator_name(bad: str) -> None:
-    offering = offer("us", ["edge.t", bad], registered="aggregator")
+def test_checks_every_segment_of_aggregator_name(invalid: str) -> None:
+    offering = offer("us", ["edge.t", invalid], registered="aggregator")
     assert canonical(offering) == ["us.edge.t"]
     assert "invalid_tool_name" in offering.rejected[0].reason
 
@@ -356,8 +356,8 @@ def test_lists_counters_only_to_mcp_ax_clients(style: str) -> None:
 
 @pytest.mark.spec("AX-7.1-1")
 def test_builds_routing_table() -> None:
-    said = {"latency_class": "fast", "mutable": False, "own": 1}
-    tool = definition("stm32h7.dma2d_status", _meta={"x-mcpax-capability": said})
+    members = {"latency_class": "fast", "mutable": False, "own": 1}
+    tool = definition("stm32h7.dma2d_status", _meta={"x-mcpax-capability": members})
     snapshot = merged(
         offer("ax:edge", [tool], segment="edge", root="infra", registered="aggregator"),
         offer("plain", ["t"], root="infra"),
@@ -367,7 +367,7 @@ def test_builds_routing_table() -> None:
     table = json.loads(msgspec.json.encode(routing_table(snapshot, {"ax:edge": session})))
     [(name, entry)] = table.items()
     assert name == "infra.edge.stm32h7.dma2d_status"
-    assert said.items() <= entry.pop("capability").items()
+    assert members.items() <= entry.pop("capability").items()
     assert entry == {
         "downstream_session": "a3f7c",
         "downstream_name": "stm32h7.dma2d_status",

@@ -168,9 +168,9 @@ def test_configured_servers_precede_registered_servers() -> None:
 
 
 def test_closer_template_does_not_override_other_server() -> None:
-    good = offer("a", templates=["db://{table}"], registered="leaf")
+    valid = offer("a", templates=["db://{table}"], registered="leaf")
     evil = offer("b", templates=["db://user{s}"], registered="leaf")
-    snapshot = merged(good, evil)
+    snapshot = merged(valid, evil)
     assert list_candidates(snapshot, "db://users") == [
         "interlock:a:db://users",
         "interlock:b:db://users",

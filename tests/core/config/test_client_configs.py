@@ -425,7 +425,7 @@ def test_finds_client_config_files(home: Path, cwd: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "said"),
+    ("name", "text", "message"),
     [
         ("x.json", '{\n  "a": hunter2\n}', ":2:8: this is not valid JSON; check this line"),
         ("x.json", "[1]", ": this is not the config of an MCP client; name another file"),
@@ -433,11 +433,11 @@ def test_finds_client_config_files(home: Path, cwd: Path) -> None:
         ("x.toml", "a = 1\nb = hunter2\n", ":2:5: this is not valid TOML; check this line"),
     ],
 )
-def test_rejects_unreadable_file(home: Path, cwd: Path, name: str, text: str, said: str) -> None:
+def test_rejects_unreadable_file(home: Path, cwd: Path, name: str, text: str, message: str) -> None:
     path = write(cwd / name, text)
     with pytest.raises(ConfigError) as caught:
         read(path, home, cwd)
-    assert str(caught.value) == f"{path}{said}"
+    assert str(caught.value) == f"{path}{message}"
 
 
 def test_reads_no_servers_from_empty_file(home: Path, cwd: Path) -> None:

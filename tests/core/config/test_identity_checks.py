@@ -12,7 +12,7 @@ ISSUER = "{issuer: https://a.example}"
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    ("text", "reason"),
     [
         (f"identity: {{issuers: [{ISSUER}, {ISSUER}]}}", "listed twice"),
         ("identity: {issuers: [{issuer: x}]}", "cannot be fetched"),
@@ -50,10 +50,10 @@ ISSUER = "{issuer: https://a.example}"
     ],
     ids=str,
 )
-def test_reports_problem_with_line(text: str, why: str) -> None:
+def test_reports_problem_with_line(text: str, reason: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_config(text)
-    assert why in caught.value.message
+    assert reason in caught.value.message
     assert "interlock.yaml:1:" in caught.value.message
 
 

@@ -281,12 +281,14 @@ MISTAKES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("text", "said"), MISTAKES.items(), ids=[repr(text) for text in MISTAKES])
-def test_reports_exact_message_for_each_mistake(text: str, said: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "message"), MISTAKES.items(), ids=[repr(text) for text in MISTAKES]
+)
+def test_reports_exact_message_for_each_mistake(text: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_config(text, "interlock.yaml")
-    separator = ":" if said[0].isdigit() else ": "
-    assert str(caught.value) == f"interlock.yaml{separator}{said}"
+    separator = ":" if message[0].isdigit() else ": "
+    assert str(caught.value) == f"interlock.yaml{separator}{message}"
     assert all(problem.hint for problem in caught.value.problems)
 
 

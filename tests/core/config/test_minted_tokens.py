@@ -35,7 +35,7 @@ def test_accepts_valid_minted_tokens(server: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("server", "said"),
+    ("server", "message"),
     [
         ({"command": "shop", "minted_tokens": True}, "is for a server with url"),
         ({**HERE, "transport": "sse"}, "cannot be sent over sse"),
@@ -44,10 +44,10 @@ def test_accepts_valid_minted_tokens(server: dict[str, Any]) -> None:
         ({**HERE, "url": "http://shop.example.com/mcp"}, "http is not allowed"),
     ],
 )
-def test_rejects_conflicting_keys(server: dict[str, Any], said: str) -> None:
+def test_rejects_conflicting_keys(server: dict[str, Any], message: str) -> None:
     [problem] = problems(server)
     assert problem.startswith("servers.shop.minted_tokens: ")
-    assert said in problem
+    assert message in problem
 
 
 def test_enabling_minted_tokens_reconnects() -> None:

@@ -92,9 +92,9 @@ def test_accepts_valid_oauth(oauth: Any) -> None:
     ],
 )
 def test_reports_oauth_mistakes(oauth: Any, result: list[str]) -> None:
-    told = problems(oauth)
-    assert len(told) == len(result), told
-    for value, start in zip(told, result, strict=True):
+    received = problems(oauth)
+    assert len(received) == len(result), received
+    for value, start in zip(received, result, strict=True):
         assert value.startswith(f"servers.jira.{start}")
 
 

@@ -112,11 +112,13 @@ def test_reads_complete_policy() -> None:
     }
 
 
-@pytest.mark.parametrize(("text", "said"), MISTAKES.items(), ids=[repr(text) for text in MISTAKES])
-def test_reports_exact_message_for_each_mistake(text: str, said: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "message"), MISTAKES.items(), ids=[repr(text) for text in MISTAKES]
+)
+def test_reports_exact_message_for_each_mistake(text: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_config(text, "interlock.yaml")
-    assert str(caught.value) == f"interlock.yaml:{said}"
+    assert str(caught.value) == f"interlock.yaml:{message}"
 
 
 LEARNED = {
@@ -129,11 +131,11 @@ LEARNED = {
 }
 
 
-@pytest.mark.parametrize(("text", "said"), LEARNED.items(), ids=[repr(text) for text in LEARNED])
-def test_names_learned_rule_in_message(text: str, said: str) -> None:
+@pytest.mark.parametrize(("text", "message"), LEARNED.items(), ids=[repr(text) for text in LEARNED])
+def test_names_learned_rule_in_message(text: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_config(text)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_imports_cel_library_only_for_conditions() -> None:

@@ -212,8 +212,10 @@ def redact_slowly(text: str) -> str:
     shown, position = "", 0
     while match := _REFERENCE_OR_KEY.search(text, position):
         end, key = match.end(), match["key"]
-        said = match["gap"] == ": " and _SENTENCE.match(text, end)
-        value = None if key is None or not is_secret_key(key) or said else _VALUE.match(text, end)
+        message = match["gap"] == ": " and _SENTENCE.match(text, end)
+        value = (
+            None if key is None or not is_secret_key(key) or message else _VALUE.match(text, end)
+        )
         shown += text[position:end]
         if value is not None:
             quote = value[0][0] if value[0][0] in "\"'" else ""

@@ -67,13 +67,13 @@ def test_rejects_unsuitable_secret_files(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "binary").write_bytes(b"hunter2\xff")
     (tmp_path / "huge").write_bytes(b"x" * (1024 * 1024 + 1))
-    for name, said in [
+    for name, message in [
         ("folder", "cannot be read"),
         ("binary", "not UTF-8"),
         ("huge", "larger than 1 MiB"),
         ("a\0b", "cannot be read"),
     ]:
-        with pytest.raises(ConfigError, match=said) as caught:
+        with pytest.raises(ConfigError, match=message) as caught:
             resolve(f"${{file:{name}}}", environ={}, base_dir=tmp_path)
         assert "hunter2" not in str(caught.value)
 

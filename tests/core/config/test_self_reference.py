@@ -118,11 +118,11 @@ def test_import_omits_the_node(tmp_path: Path) -> None:
 
 
 def test_import_skips_broken_file(tmp_path: Path) -> None:
-    good = write_client_config(tmp_path / "good.json", {"jira": {"url": "http://h/"}})
+    valid = write_client_config(tmp_path / "good.json", {"jira": {"url": "http://h/"}})
     broken = tmp_path / "broken.json"
     broken.write_text('{"mcpServers": {', encoding="utf-8")
     missing = tmp_path / "missing.json"
-    paths = [broken, missing, good]
+    paths = [broken, missing, valid]
     result = import_client_configs(paths, home=tmp_path, cwd=tmp_path)
     assert list(result.servers) == ["jira"]
     assert len(result.notes) == 2

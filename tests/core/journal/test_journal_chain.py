@@ -254,9 +254,9 @@ def test_verifies_during_writes(tmp_path: Path) -> None:
 
 def test_reports_progress(tmp_path: Path) -> None:
     path = write_journal(tmp_path / "journal.db")
-    told: list[tuple[int, int]] = []
-    verify(path, "", lambda done, total: told.append((done, total)))
-    assert told == [(3, 15), (15, 15)]
+    results: list[tuple[int, int]] = []
+    verify(path, "", lambda done, total: results.append((done, total)))
+    assert results == [(3, 15), (15, 15)]
 
 
 # --- what retention removes ---

@@ -200,7 +200,7 @@ def deep_list() -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    ("bad", "said"),
+    ("invalid", "results"),
     [
         ((7, "", "", "", "lone \ud800", "", "", "", 1, ""), ("lone \\ud800", "")),
         ((7, "", "", "", "n"), ("n", "")),
@@ -217,12 +217,12 @@ def deep_list() -> list[Any]:
 )
 @pytest.mark.parametrize("place", [0, 128, 255, 256])
 def test_unencodable_entry_keeps_its_neighbours(
-    tmp_path: Path, bad: Any, said: tuple[str, str], place: int
+    tmp_path: Path, invalid: Any, results: tuple[str, str], place: int
 ) -> None:
     journal = Journal(tmp_path / "journal.db", group_seconds=NEVER)
     # Longer than a sanitize_entry text may be: the sound ones must be stored as they came.
     recorded: list[Any] = [entry(number, detail="y" * 3000) for number in range(300)]
-    recorded[place] = bad
+    recorded[place] = invalid
     for item in recorded:
         journal.record(item)
     assert journal.close() == ("ok", "", 0, 0, 300, 0)
@@ -230,7 +230,7 @@ def test_unencodable_entry_keeps_its_neighbours(
     assert len(rows) == 300
     for number, row in enumerate(rows):
         if number == place:
-            assert (row.name, row.detail) == said
+            assert (row.name, row.detail) == results
         else:
             assert tuple(row[1:]) == recorded[number]
 

@@ -259,14 +259,14 @@ def test_starts_with_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_closed_or_full_journal_reports_failure(tmp_path: Path) -> None:
-    said: list[bool] = []
+    results: list[bool] = []
     journal = Journal(tmp_path / "journal.db", max_pending=1, group_seconds=NEVER)
     journal.record(entry(1, "ok"))
-    journal.record_durably(entry(2), said.append)
-    assert said == [False]
+    journal.record_durably(entry(2), results.append)
+    assert results == [False]
     journal.close()
-    journal.record_durably(entry(3), said.append)
-    assert said == [False, False]
+    journal.record_durably(entry(3), results.append)
+    assert results == [False, False]
     assert times(journal.path) == [1]
 
 

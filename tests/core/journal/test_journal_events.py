@@ -57,6 +57,6 @@ def test_converts_time_outside_calendar() -> None:
     assert event is not None
     assert event["event"] == "OPERATION_DENIED"
     far = row._replace(time_ns=-(2**63) + 1, detail="approval:a1")
-    told = to_audit_event(far)
-    assert told is not None
-    assert told["confirmation_token"] == "a1"
+    results = to_audit_event(far)
+    assert results is not None
+    assert results["confirmation_token"] == "a1"

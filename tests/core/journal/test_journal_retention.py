@@ -66,85 +66,85 @@ class RetentionHarness:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[RetentionHarness]:
+def scenario(tmp_path: Path) -> Iterator[RetentionHarness]:
     made = RetentionHarness(tmp_path / "journal.db", max_age=HOUR)
     yield made
     made.connection.close()
 
 
-def test_removes_entries_older_than_limit(world: RetentionHarness) -> None:
+def test_removes_entries_older_than_limit(scenario: RetentionHarness) -> None:
     for moment in range(0, 7200, 600):
-        world.record(moment)
-    world.advance(7200)
-    world.apply_retention()
-    assert world.stored_times == list(range(4200, 7200, 600))
-    assert verify(world.path).is_intact
+        scenario.record(moment)
+    scenario.advance(7200)
+    scenario.apply_retention()
+    assert scenario.stored_times == list(range(4200, 7200, 600))
+    assert verify(scenario.path).is_intact
 
 
-def test_removes_page_by_its_newest_entry(world: RetentionHarness) -> None:
-    world.record(0, 600)
-    world.advance(HOUR + 300)
-    world.apply_retention()
-    assert world.stored_times == [0, 600]
-    world.advance(600)
-    world.apply_retention()
-    assert world.stored_times == []
-    assert verify(world.path).is_intact
+def test_removes_page_by_its_newest_entry(scenario: RetentionHarness) -> None:
+    scenario.record(0, 600)
+    scenario.advance(HOUR + 300)
+    scenario.apply_retention()
+    assert scenario.stored_times == [0, 600]
+    scenario.advance(600)
+    scenario.apply_retention()
+    assert scenario.stored_times == []
+    assert verify(scenario.path).is_intact
 
 
-def test_empties_idle_journal_once(world: RetentionHarness) -> None:
-    world.record(0)
-    world.record(1)
+def test_empties_idle_journal_once(scenario: RetentionHarness) -> None:
+    scenario.record(0)
+    scenario.record(1)
     for _ in range(30):
-        world.advance(HOUR)
-        world.apply_retention()
-    assert world.stored_times == []
-    assert len(JournalReader(world.path).read()) == 1
-    assert verify(world.path).is_intact
+        scenario.advance(HOUR)
+        scenario.apply_retention()
+    assert scenario.stored_times == []
+    assert len(JournalReader(scenario.path).read()) == 1
+    assert verify(scenario.path).is_intact
 
 
-def test_checks_age_periodically(world: RetentionHarness) -> None:
-    world.apply_retention()
-    assert not world.retention.is_due()
-    assert world.retention.check_interval == HOUR / 16
-    world.advance(HOUR / 16)
-    assert world.retention.is_due()
-    assert Retention(world.path, max_age=1.0).check_interval == 1.0
-    assert Retention(world.path, max_age=365 * 24 * HOUR).check_interval == HOUR
-    assert Retention(world.path).check_interval is None
-    assert not Retention(world.path).is_due()
+def test_checks_age_periodically(scenario: RetentionHarness) -> None:
+    scenario.apply_retention()
+    assert not scenario.retention.is_due()
+    assert scenario.retention.check_interval == HOUR / 16
+    scenario.advance(HOUR / 16)
+    assert scenario.retention.is_due()
+    assert Retention(scenario.path, max_age=1.0).check_interval == 1.0
+    assert Retention(scenario.path, max_age=365 * 24 * HOUR).check_interval == HOUR
+    assert Retention(scenario.path).check_interval is None
+    assert not Retention(scenario.path).is_due()
 
 
 def test_clock_jump_forward_removes_nothing(
-    world: RetentionHarness, caplog: pytest.LogCaptureFixture
+    scenario: RetentionHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
-    world.record(0)
-    world.apply_retention()
-    world.advance(600)
-    world.wall += 365 * 24 * HOUR
-    world.apply_retention()
-    assert world.stored_times == [0]
+    scenario.record(0)
+    scenario.apply_retention()
+    scenario.advance(600)
+    scenario.wall += 365 * 24 * HOUR
+    scenario.apply_retention()
+    assert scenario.stored_times == [0]
     assert "jumped" in caplog.text
     # It was an error, and is corrected.
-    world.advance(600)
-    world.wall -= 365 * 24 * HOUR
-    world.apply_retention()
-    assert world.stored_times == [0]
+    scenario.advance(600)
+    scenario.wall -= 365 * 24 * HOUR
+    scenario.apply_retention()
+    assert scenario.stored_times == [0]
     # It holds for an hour: then it is right.
-    world.advance(2 * HOUR)
-    world.apply_retention()
-    assert world.stored_times == []
+    scenario.advance(2 * HOUR)
+    scenario.apply_retention()
+    assert scenario.stored_times == []
 
 
-def test_clock_jump_backward_keeps_entries_longer(world: RetentionHarness) -> None:
+def test_clock_jump_backward_keeps_entries_longer(scenario: RetentionHarness) -> None:
     for moment in (0, 10):
-        world.record(moment)
-    world.wall -= 24 * HOUR
-    world.advance(HOUR)
-    world.apply_retention()
-    world.record(-24 * HOUR + HOUR)
-    assert world.stored_times == [0, 10, -82800]
-    assert [row.seq for row in JournalReader(world.path).read()] == [1, 2, 3]
+        scenario.record(moment)
+    scenario.wall -= 24 * HOUR
+    scenario.advance(HOUR)
+    scenario.apply_retention()
+    scenario.record(-24 * HOUR + HOUR)
+    assert scenario.stored_times == [0, 10, -82800]
+    assert [row.seq for row in JournalReader(scenario.path).read()] == [1, 2, 3]
 
 
 def test_removes_entries_in_small_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,20 +173,20 @@ def test_two_journals_apply_limits_to_shared_file(tmp_path: Path) -> None:
     assert verdict.entries < 60
 
 
-def test_delays_retry_after_failed_cut(world: RetentionHarness) -> None:
-    world.record(0)
-    world.advance(2 * HOUR)
-    with closing(sqlite3.connect(world.path, isolation_level=None)) as other:
+def test_delays_retry_after_failed_cut(scenario: RetentionHarness) -> None:
+    scenario.record(0)
+    scenario.advance(2 * HOUR)
+    with closing(sqlite3.connect(scenario.path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        world.connection.execute("PRAGMA busy_timeout = 0")
+        scenario.connection.execute("PRAGMA busy_timeout = 0")
         with pytest.raises(sqlite3.OperationalError, match="locked"):
-            world.retention.apply(world.connection, world.head)
+            scenario.retention.apply(scenario.connection, scenario.head)
         other.execute("ROLLBACK")
-    assert not world.connection.in_transaction
-    assert not world.retention.is_due()
-    world.advance(HOUR)
-    world.apply_retention()
-    assert world.stored_times == []
+    assert not scenario.connection.in_transaction
+    assert not scenario.retention.is_due()
+    scenario.advance(HOUR)
+    scenario.apply_retention()
+    assert scenario.stored_times == []
 
 
 def test_idle_journal_removes_old_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

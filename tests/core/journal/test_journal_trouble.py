@@ -238,16 +238,16 @@ def test_rejects_truncated_journal(tmp_path: Path, harm: Callable[[Path], None])
         journal.record(entry(number))
         assert journal.flush()
     harm(path)
-    told: list[bool] = []
+    results: list[bool] = []
     done = Event()
 
     def then(kept: bool) -> None:
-        told.append(kept)
+        results.append(kept)
         done.set()
 
     journal.record_durably(entry(11), then)
     assert done.wait(HANG_TIMEOUT)
-    assert told == [False]
+    assert results == [False]
     reason = wait_for_failure(journal)
     assert "wrote entries up to 10" in reason
     assert "Move it aside" in reason
@@ -296,12 +296,12 @@ def test_rejects_file_that_is_not_database(tmp_path: Path) -> None:
     assert health.state == "failing"
     assert health.reason == caught.value.message
     journal.record(entry(1))
-    told: list[bool] = []
-    journal.deliver = lambda thens, kept: told.extend([kept] * len(thens))
+    results: list[bool] = []
+    journal.deliver = lambda thens, kept: results.extend([kept] * len(thens))
     journal.record_durably(entry(2), lambda kept: None)
     assert not journal.flush(0.01)
     journal.close()
-    assert told == [False]
+    assert results == [False]
     assert path.read_bytes() == b"plain text\n" * 1000
 
 

@@ -72,12 +72,12 @@ class BudgetHarness:
         try:
             self.budgets.reserve(call, None)
         except InterlockError as error:
-            refused = error
+            caught = error
         else:
             return None
-        assert refused.failure is BUDGET_EXCEEDED
+        assert caught.failure is BUDGET_EXCEEDED
         assert call.reservations is None
-        return refused
+        return caught
 
 
 def caller_budgets(*callers: CallerBudget) -> BudgetsConfig:

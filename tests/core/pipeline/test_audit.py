@@ -138,26 +138,26 @@ OUTCOMES: dict[Callable[[PipelineHarness], None], tuple[str, str]] = {
 }
 
 
-@pytest.mark.parametrize("way", OUTCOMES, ids=lambda way: way.__name__)
+@pytest.mark.parametrize("end_call", OUTCOMES, ids=lambda item: item.__name__)
 def test_records_each_outcome_once(
-    way: Callable[[PipelineHarness], None],
+    end_call: Callable[[PipelineHarness], None],
 ) -> None:
     node = make_node()
-    way(node)
-    word, detail = OUTCOMES[way]
+    end_call(node)
+    word, detail = OUTCOMES[end_call]
     [entry] = node.journal.entries
     assert entry["outcome"] == word
     assert detail in entry["detail"]
     assert node.under_way == 0
 
 
-@pytest.mark.parametrize("way", [complete_call, fail_with_error, lose, expire, cancel])
+@pytest.mark.parametrize("end_call", [complete_call, fail_with_error, lose, expire, cancel])
 @pytest.mark.parametrize("afterthought", ["answer", "lose", "expire", "cancel"])
 def test_records_nothing_after_end_of_call(
-    way: Callable[[PipelineHarness], None], afterthought: str
+    end_call: Callable[[PipelineHarness], None], afterthought: str
 ) -> None:
     node = make_node()
-    way(node)
+    end_call(node)
     exchange = node.upstreams["s"].last
     # An upstream that does not keep the rules: it settles what was settled before.
     exchange.is_open = True
@@ -291,9 +291,9 @@ def test_counts_calls_without_journal() -> None:
 
 
 def record_intent(audit: Audit, call: Call) -> list[bool]:
-    told: list[bool] = []
-    audit.record_intent(call, told.append)
-    return told
+    received: list[bool] = []
+    audit.record_intent(call, received.append)
+    return received
 
 
 def test_entries_of_one_call_have_same_call_id() -> None:
@@ -382,12 +382,12 @@ class BrokenJournal(MemoryJournal):
         raise OSError("the disk is gone")
 
 
-@pytest.mark.parametrize("way", [complete_call, bad_arguments, expire, cancel, list_tools])
+@pytest.mark.parametrize("end_call", [complete_call, bad_arguments, expire, cancel, list_tools])
 def test_failing_journal_does_not_block_result(
-    way: Callable[[PipelineHarness], None], caplog: pytest.LogCaptureFixture
+    end_call: Callable[[PipelineHarness], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     node = make_node(recorder=BrokenJournal())
-    way(node)
+    end_call(node)
     assert len(node.done) == 1
     assert node.under_way == 0
     assert "a call observer failed" in caplog.text

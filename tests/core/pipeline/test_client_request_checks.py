@@ -145,13 +145,13 @@ def test_treats_invalid_capabilities_as_none(able: bytes) -> None:
 
 @given(values, objects, st.sampled_from([ELICITATION, SAMPLING, ROOTS]))
 def test_accepts_any_capabilities_and_params(able: Any, params: Any, method: str) -> None:
-    for said in (able, {"elicitation": able, "sampling": able, "roots": able}):
+    for message in (able, {"elicitation": able, "sampling": able, "roots": able}):
         refusal, client_request = check_request(
-            method, params, said, ClientRequestPolicy(max_tokens=5)
+            method, params, message, ClientRequestPolicy(max_tokens=5)
         )
         if refusal is None:
             assert isinstance(json.loads(client_request.params), dict)
-            assert isinstance(said, dict)
+            assert isinstance(message, dict)
 
 
 # --- what the config lets servers ask ---

@@ -36,7 +36,7 @@ def make_node(**settings: Any) -> PipelineHarness:
 
 
 @pytest.mark.parametrize(
-    ("asked", "timeout", "hard"),
+    ("requested", "timeout", "hard"),
     [
         (None, LIMIT, LIMIT * PROGRESS_EXTENSION_FACTOR),
         # a shorter limit of the caller's own is meant as it stands: progress does not extend it
@@ -50,17 +50,17 @@ def make_node(**settings: Any) -> PipelineHarness:
         (10**400, LIMIT, LIMIT * PROGRESS_EXTENSION_FACTOR),
     ],
 )
-def test_calculates_deadline_of_call(asked: Any, timeout: float, hard: float) -> None:
-    call = tool_call(meta=None if asked is None else {META_TIMEOUT: asked})
+def test_calculates_deadline_of_call(requested: Any, timeout: float, hard: float) -> None:
+    call = tool_call(meta=None if requested is None else {META_TIMEOUT: requested})
     set_deadline(call, NOW, LIMIT)
     assert call.timeout == pytest.approx(timeout)
     assert call.deadline == pytest.approx(NOW + timeout)
     assert call.hard_deadline == pytest.approx(NOW + hard)
 
 
-@pytest.mark.parametrize("asked", [0, -1, -0.5, True, False, "1000", None, [], {}])
-def test_rejects_invalid_timeout(asked: Any) -> None:
-    call = tool_call(meta={META_TIMEOUT: asked})
+@pytest.mark.parametrize("requested", [0, -1, -0.5, True, False, "1000", None, [], {}])
+def test_rejects_invalid_timeout(requested: Any) -> None:
+    call = tool_call(meta={META_TIMEOUT: requested})
     with pytest.raises(InterlockError, match="must be a number of milliseconds above 0") as caught:
         set_deadline(call, NOW, LIMIT)
     assert caught.value.failure is INVALID_PARAMS

@@ -46,10 +46,10 @@ def test_passes_input_requests_with_sealed_state() -> None:
     harness = ClientRequestHarness()
     harness.begin(call_of(CLIENT))
     harness.s.last.require_input(QUESTION, state="theirs")
-    asked = harness.last_result
-    assert asked["inputRequests"] == {"q": {"method": ELICITATION, "params": FORM}}
-    assert "theirs" not in asked["requestState"]
-    harness.begin(call_of(CLIENT, answers={"q": YES}, state=asked["requestState"]))
+    input_result = harness.last_result
+    assert input_result["inputRequests"] == {"q": {"method": ELICITATION, "params": FORM}}
+    assert "theirs" not in input_result["requestState"]
+    harness.begin(call_of(CLIENT, answers={"q": YES}, state=input_result["requestState"]))
     assert harness.s.last_sent == {"inputResponses": {"q": YES}, "requestState": "theirs"}
     harness.s.last.answer(resultType="complete", content=[])
     assert harness.list_outcomes() == [
@@ -80,9 +80,9 @@ def test_passes_state_without_input_requests() -> None:
     harness = ClientRequestHarness()
     harness.begin(call_of(CLIENT))
     harness.s.last.require_input(state="elsewhere")
-    asked = harness.last_result
-    assert set(asked) == {"resultType", "requestState"}
-    harness.begin(call_of(CLIENT, state=asked["requestState"]))
+    input_result = harness.last_result
+    assert set(input_result) == {"resultType", "requestState"}
+    harness.begin(call_of(CLIENT, state=input_result["requestState"]))
     assert harness.s.last_sent == {"requestState": "elsewhere"}
 
 
@@ -138,8 +138,8 @@ def test_state_survives_restart_with_same_key() -> None:
     after = ClientRequestHarness()
     after.begin(call_of(CLIENT, answers={"q": YES}, state=state))
     assert after.s.last_sent["requestState"] == "theirs"
-    stranger = ClientRequestHarness(key=b"x" * 32)
-    assert stranger.refused(call_of(CLIENT, state=state)).failure is INVALID_STATE
+    unauthenticated = ClientRequestHarness(key=b"x" * 32)
+    assert unauthenticated.refused(call_of(CLIENT, state=state)).failure is INVALID_STATE
 
 
 def test_accepts_reordered_arguments() -> None:
@@ -164,9 +164,9 @@ def test_limits_sampling_tokens() -> None:
     harness.s.last.require_input(
         {"a": (SAMPLING, SAMPLE), "b": (ELICITATION, FORM)}, state="theirs"
     )
-    asked = harness.last_result["inputRequests"]
-    assert asked["a"]["params"] == {**SAMPLE, "maxTokens": 10}
-    assert asked["b"]["params"] == FORM
+    input_result = harness.last_result["inputRequests"]
+    assert input_result["a"]["params"] == {**SAMPLE, "maxTokens": 10}
+    assert input_result["b"]["params"] == FORM
 
 
 def test_keeps_meta_of_input_required_result() -> None:
@@ -231,8 +231,8 @@ def test_url_elicitation_error_becomes_input_required() -> None:
     harness = ClientRequestHarness()
     harness.begin(call_of(CLIENT))
     harness.s.last.require_url(PLACE, {**PLACE, "mode": "form", "url": "https://example.org/b"})
-    asked = harness.last_result
-    assert asked["inputRequests"] == {
+    input_result = harness.last_result
+    assert input_result["inputRequests"] == {
         f"input-{number}": {
             "method": ELICITATION,
             "params": {"mode": "url", "url": f"https://example.org/{where}", "message": "Go."},
@@ -240,7 +240,7 @@ def test_url_elicitation_error_becomes_input_required() -> None:
         for number, where in ((1, "go"), (2, "b"))
     }
     responses = {"input-1": {"action": "accept"}, "input-2": {"action": "accept"}}
-    harness.begin(call_of(CLIENT, answers=responses, state=asked["requestState"]))
+    harness.begin(call_of(CLIENT, answers=responses, state=input_result["requestState"]))
     assert harness.s.last_sent == {}, "the request is simply made again"
     harness.s.last.answer(content=[])
     assert harness.last_result == {"content": []}
@@ -297,13 +297,13 @@ def test_rejects_state_of_other_generation() -> None:
     """The seal says what was agreed; a held handle, a server's state and `again` do not mix."""
     harness = ClientRequestHarness()
     client_request = harness.hold(call_of(CLIENT))
-    held = harness.last_result["requestState"]
+    pending_call = harness.last_result["requestState"]
     harness.begin(call_of(CLIENT))
     harness.s.last.require_input(QUESTION, state="theirs")
     theirs = harness.last_result["requestState"]
     harness.begin(call_of(CLIENT, answers={"input-1": YES}, state=theirs))
     assert client_request.is_pending, "only its own handle continues a held call"
-    harness.begin(call_of(CLIENT, answers={"input-1": YES}, state=held))
+    harness.begin(call_of(CLIENT, answers={"input-1": YES}, state=pending_call))
     assert client_request.answer == YES
     harness.clock.advance(GROUPING_SECONDS)
     assert harness.held == 0

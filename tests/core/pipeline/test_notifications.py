@@ -34,24 +34,24 @@ def session_call(level: str | None) -> Any:
 
 
 @pytest.mark.parametrize("requested", LOG_LEVELS)
-@pytest.mark.parametrize("said", LOG_LEVELS)
-def test_passes_levels_at_or_above_requested(requested: str, said: str) -> None:
-    received = LOG_LEVELS.index(said) >= LOG_LEVELS.index(requested)
-    assert is_level_at_least(log(said), requested) is received
-    assert is_wanted(session_call(requested), LOG_MESSAGE, log(said)) is received
+@pytest.mark.parametrize("sent_level", LOG_LEVELS)
+def test_passes_levels_at_or_above_requested(requested: str, sent_level: str) -> None:
+    received = LOG_LEVELS.index(sent_level) >= LOG_LEVELS.index(requested)
+    assert is_level_at_least(log(sent_level), requested) is received
+    assert is_wanted(session_call(requested), LOG_MESSAGE, log(sent_level)) is received
     asks = call_of(CLIENT, meta={META_LOG_LEVEL: requested})
-    assert is_wanted(asks, LOG_MESSAGE, log(said)) is received
+    assert is_wanted(asks, LOG_MESSAGE, log(sent_level)) is received
 
 
-@pytest.mark.parametrize("said", LOG_LEVELS)
-def test_session_without_level_receives_every_log(said: str) -> None:
-    assert is_wanted(session_call(None), LOG_MESSAGE, log(said))
+@pytest.mark.parametrize("sent_level", LOG_LEVELS)
+def test_session_without_level_receives_every_log(sent_level: str) -> None:
+    assert is_wanted(session_call(None), LOG_MESSAGE, log(sent_level))
 
 
-@pytest.mark.parametrize("said", LOG_LEVELS)
-def test_stateless_request_without_level_receives_no_log(said: str) -> None:
-    assert not is_wanted(call_of(CLIENT), LOG_MESSAGE, log(said))
-    assert not is_wanted(call_of(CLIENT, meta={"org.example/x": 1}), LOG_MESSAGE, log(said))
+@pytest.mark.parametrize("sent_level", LOG_LEVELS)
+def test_stateless_request_without_level_receives_no_log(sent_level: str) -> None:
+    assert not is_wanted(call_of(CLIENT), LOG_MESSAGE, log(sent_level))
+    assert not is_wanted(call_of(CLIENT, meta={"org.example/x": 1}), LOG_MESSAGE, log(sent_level))
 
 
 @pytest.mark.parametrize("level", ["loud", "", 5, None, ["debug"], "DEBUG"])
@@ -60,9 +60,11 @@ def test_unknown_level_passes_nothing(level: Any) -> None:
     assert not is_wanted(asks, LOG_MESSAGE, log("emergency"))
 
 
-@pytest.mark.parametrize("said", [b"{}", b"[]", b"5", log(5), log(None), b"{", b'{"level":"x"}'])
-def test_log_without_level_is_not_passed(said: bytes) -> None:
-    assert not is_wanted(session_call("info"), LOG_MESSAGE, said)
+@pytest.mark.parametrize(
+    "sent_level", [b"{}", b"[]", b"5", log(5), log(None), b"{", b'{"level":"x"}']
+)
+def test_log_without_level_is_not_passed(sent_level: bytes) -> None:
+    assert not is_wanted(session_call("info"), LOG_MESSAGE, sent_level)
 
 
 def test_passes_progress_at_every_level() -> None:

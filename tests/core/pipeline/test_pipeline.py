@@ -92,18 +92,18 @@ def test_runs_stages_in_order() -> None:
     """One call with everything wrong; each time the first thing is mended, the next one speaks."""
     node = make_node(concurrent_calls=0)
     open_breaker(node)
-    wrong: dict[str, Any] = {
+    invalid: dict[str, Any] = {
         "name": "s.nothing",
         "arguments": BAD,
         "meta": {META_TIMEOUT: -1},
         "session_owner": "operator",
         "credentials": UNKNOWN,
     }
-    assert node.refused(tool_call(**wrong)).failure is UNAUTHENTICATED
-    wrong["credentials"] = LOCAL
-    assert node.refused(tool_call(**wrong)).failure is UNKNOWN_SESSION
-    wrong["session_owner"] = "local"
-    assert node.refused(tool_call(**wrong)).failure is TOO_BUSY
+    assert node.refused(tool_call(**invalid)).failure is UNAUTHENTICATED
+    invalid["credentials"] = LOCAL
+    assert node.refused(tool_call(**invalid)).failure is UNKNOWN_SESSION
+    invalid["session_owner"] = "local"
+    assert node.refused(tool_call(**invalid)).failure is TOO_BUSY
     node.pipeline.configure(
         authenticate=Authenticator({}),
         names="auto",
@@ -111,19 +111,19 @@ def test_runs_stages_in_order() -> None:
         concurrent_calls=10,
         latency_in_results=False,
     )
-    assert node.refused(tool_call(**wrong)).failure is UNKNOWN_TOOL
-    wrong["name"] = "s.t"
-    assert node.refused(tool_call(**wrong)).failure is INVALID_ARGUMENTS
-    wrong["arguments"] = GOOD
+    assert node.refused(tool_call(**invalid)).failure is UNKNOWN_TOOL
+    invalid["name"] = "s.t"
+    assert node.refused(tool_call(**invalid)).failure is INVALID_ARGUMENTS
+    invalid["arguments"] = GOOD
     upstream = node.upstreams.pop("s")
-    assert node.refused(tool_call(**wrong)).failure is UPSTREAM_UNAVAILABLE
+    assert node.refused(tool_call(**invalid)).failure is UPSTREAM_UNAVAILABLE
     node.upstreams["s"] = upstream
-    assert node.refused(tool_call(**wrong)).failure is INVALID_PARAMS
-    wrong["meta"] = {META_TIMEOUT: 1000}
-    assert node.refused(tool_call(**wrong)).failure is CIRCUIT_OPEN
+    assert node.refused(tool_call(**invalid)).failure is INVALID_PARAMS
+    invalid["meta"] = {META_TIMEOUT: 1000}
+    assert node.refused(tool_call(**invalid)).failure is CIRCUIT_OPEN
     assert upstream.started == []
     node.breakers.reset("s")
-    node.begin(tool_call(**wrong))
+    node.begin(tool_call(**invalid))
     assert len(upstream.started) == 1
     # Every refusal was written down, in the order in which they came.
     assert node.journal.outcomes == [
@@ -231,14 +231,14 @@ def test_list_uses_no_upstream_or_timer() -> None:
 
 def test_passes_extension_method_to_transparent_upstream() -> None:
     node = make_node()
-    asked = Call("org.example/do", "test", LOCAL, WITH_EXTENSION)
-    assert node.refused(asked).failure is METHOD_NOT_FOUND
+    extension_call = Call("org.example/do", "test", LOCAL, WITH_EXTENSION)
+    assert node.refused(extension_call).failure is METHOD_NOT_FOUND
     node.pipeline.transparent_upstream = "s"
-    asked = Call("org.example/do", "test", LOCAL, WITH_EXTENSION)
-    assert node.refused(asked).failure is METHOD_NOT_FOUND
+    extension_call = Call("org.example/do", "test", LOCAL, WITH_EXTENSION)
+    assert node.refused(extension_call).failure is METHOD_NOT_FOUND
     node.upstreams["s"].capabilities["extensions"] = {"org.example/shared": {}}
-    asked = Call("org.example/do", "test", LOCAL, SESSION)
-    assert node.refused(asked).failure is METHOD_NOT_FOUND
+    extension_call = Call("org.example/do", "test", LOCAL, SESSION)
+    assert node.refused(extension_call).failure is METHOD_NOT_FOUND
     call = node.begin(Call("org.example/do", "test", LOCAL, WITH_EXTENSION))
     node.upstreams["s"].last.answer(did=True)
     assert node.done[-1] == (call, {"did": True})

@@ -65,7 +65,7 @@ async def test_drain_finishes_calls_and_rejects_new_calls() -> None:
 
 def test_limits_journal_entries_of_unauthenticated_callers() -> None:
     node = make_node(tokens={"right": "operator"})
-    stranger = Credentials("203.0.113.9", "wrong")
+    unauthenticated = Credentials("203.0.113.9", "wrong")
     for _ in range(MAX_UNKNOWN_CALLER_ENTRIES * 10):
-        node.refused(Call("tools/call", "test", stranger, SESSION, name="s.one"))
+        node.refused(Call("tools/call", "test", unauthenticated, SESSION, name="s.one"))
     assert len(node.journal.entries) == MAX_UNKNOWN_CALLER_ENTRIES

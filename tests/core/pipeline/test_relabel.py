@@ -17,15 +17,15 @@ from interlock.protocol.mcp import Era, summarize_result
 SERVER = ServerConfig(command="server")
 
 
-def catalog(**resources: list[str]) -> Catalog:
-    board = Catalog(server_info=b"{}")
+def make_catalog(**resources: list[str]) -> Catalog:
+    catalog = Catalog(server_info=b"{}")
     for key, uris in resources.items():
         listed = [json.dumps({"uri": uri, "name": uri}).encode() for uri in uris]
-        board.publish(read_offering(key, SERVER, [], resources=listed, serves_resources=True))
-    return board
+        catalog.publish(read_offering(key, SERVER, [], resources=listed, serves_resources=True))
+    return catalog
 
 
-CATALOG = catalog(one=["a:shared", "a:one"], two=["a:shared"], three=["a:three"])
+CATALOG = make_catalog(one=["a:shared", "a:one"], two=["a:shared"], three=["a:three"])
 
 
 def relabel(verb: str, result: bytes, upstream: str = "one") -> bytes:
@@ -42,19 +42,19 @@ def relabel(verb: str, result: bytes, upstream: str = "one") -> bytes:
 def test_detects_uri_collisions() -> None:
     assert CATALOG.current.has_uri_collisions
     assert CATALOG.has_uri_collisions
-    board = catalog(one=["a:1"], two=["a:2"])
-    assert not board.current.has_uri_collisions
-    assert not board.has_uri_collisions
-    board.publish(
+    catalog = make_catalog(one=["a:1"], two=["a:2"])
+    assert not catalog.current.has_uri_collisions
+    assert not catalog.has_uri_collisions
+    catalog.publish(
         read_offering(
             "three", SERVER, [], resources=[b'{"uri":"a:1","name":"x"}'], serves_resources=True
         )
     )
-    assert board.current.has_uri_collisions
-    assert board.has_uri_collisions
-    board.withdraw("three")
-    assert not board.current.has_uri_collisions
-    assert not board.has_uri_collisions
+    assert catalog.current.has_uri_collisions
+    assert catalog.has_uri_collisions
+    catalog.withdraw("three")
+    assert not catalog.current.has_uri_collisions
+    assert not catalog.has_uri_collisions
 
 
 LINK = {"type": "resource_link", "uri": "a:shared", "name": "n", "_meta": {"k": [1.50]}}

@@ -89,8 +89,10 @@ def test_every_rejection_has_same_message() -> None:
     late = reject_state(state, make_call(), make_sealer(now=NOW + 61))
     foreign = reject_state(state, make_call("auditor"), make_sealer())
     forged = reject_state("i1.AAAA", make_call(), make_sealer())
-    said = {(item.failure, item.message, json.dumps(item.data)) for item in (late, foreign, forged)}
-    assert len(said) == 1
+    message = {
+        (item.failure, item.message, json.dumps(item.data)) for item in (late, foreign, forged)
+    }
+    assert len(message) == 1
 
 
 def test_state_reveals_nothing() -> None:

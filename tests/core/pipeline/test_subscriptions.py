@@ -191,8 +191,8 @@ async def test_rejection_by_upstream_removes_subscribers() -> None:
         tasks = [scenario.subscribe_client(subscriber) for subscriber in client]
         await run_ready_tasks()
         scenario.server.gate.set()
-        said = await asyncio.gather(*tasks, return_exceptions=True)
-        assert [type(message) for message in said] == [InterlockError, InterlockError]
+        text = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [type(message) for message in text] == [InterlockError, InterlockError]
         scenario.subscriptions.on_resource_update("s", URI)
         assert [subscriber.updates for subscriber in client] == [[], []]
         scenario.server.refuse = False
@@ -357,8 +357,8 @@ async def test_notifies_with_uri_of_client() -> None:
         catalog.publish(offer(key, resources=[URI]))
     everything = ResourceSubscriptions(catalog, servers)
     client = Subscriber()
-    asked = ["test://nothing", URI, f"interlock:two:{URI}"]
-    assert await everything.subscribe_all(client, CALL, asked) == [f"interlock:two:{URI}"]
+    uris = ["test://nothing", URI, f"interlock:two:{URI}"]
+    assert await everything.subscribe_all(client, CALL, uris) == [f"interlock:two:{URI}"]
     assert servers["two"].subscribed_uris == {URI}
     assert servers["one"].subscribed_uris == set()
     everything.on_resource_update("one", URI)

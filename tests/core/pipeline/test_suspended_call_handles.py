@@ -90,12 +90,12 @@ def test_invalid_retry_keeps_suspended_call() -> None:
     harness = ClientRequestHarness()
     client_request = harness.hold(call_of(CLIENT))
     state = harness.last_result["requestState"]
-    for wrong in (
+    for invalid in (
         {"answers": [1]},
         {"answers": {"input-1": 5}},
         {"answers": {"input-1": {}}, "meta": {META_TIMEOUT: "soon"}},
     ):
-        error = harness.refused(call_of(CLIENT, state=state, **wrong))
+        error = harness.refused(call_of(CLIENT, state=state, **invalid))
         assert error.failure is INVALID_PARAMS
     assert client_request.is_pending
     harness.begin(call_of(CLIENT, answers={"input-1": YES}, state=state))

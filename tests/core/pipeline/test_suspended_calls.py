@@ -52,10 +52,10 @@ def retry_and_fail(harness: ClientRequestHarness, **fields: Any) -> InterlockErr
 def test_client_request_becomes_input_required_result() -> None:
     harness = ClientRequestHarness()
     client_request = harness.hold(call_of(CLIENT))
-    asked = harness.last_result
-    assert asked["resultType"] == "input_required"
-    assert asked["inputRequests"] == {"input-1": {"method": ELICITATION, "params": FORM}}
-    assert set(asked) == {"resultType", "inputRequests", "requestState"}
+    input_result = harness.last_result
+    assert input_result["resultType"] == "input_required"
+    assert input_result["inputRequests"] == {"input-1": {"method": ELICITATION, "params": FORM}}
+    assert set(input_result) == {"resultType", "inputRequests", "requestState"}
     assert client_request.is_pending
     assert harness.s.last.is_open
     assert (harness.held, harness.under_way) == (1, 0)
@@ -194,23 +194,23 @@ def test_request_withdrawn_during_suspension_needs_no_response() -> None:
     assert harness.last_result == {"content": []}
 
 
-@pytest.mark.parametrize("held", [False, True], ids=["in the same breath", "while held"])
-def test_checks_further_requests(held: bool) -> None:
+@pytest.mark.parametrize("pending_call", [False, True], ids=["in the same breath", "while held"])
+def test_checks_further_requests(pending_call: bool) -> None:
     harness = ClientRequestHarness(policy=ClientRequestPolicy(max_tokens=10))
     harness.begin(call_of(stateless({"elicitation": {}, "sampling": {}})))
     harness.s.last.ask()
-    if held:
+    if pending_call:
         harness.clock.advance(GROUPING_SECONDS)
     assert harness.s.last.ask(ROOTS).refusal[0] == -32601
     harness.s.last.ask(SAMPLING)
-    if held:
+    if pending_call:
         retry_call(harness, {"input-1": YES}, client=stateless({"elicitation": {}, "sampling": {}}))
     else:
         harness.clock.advance(GROUPING_SECONDS)
-    [asked] = [
+    [input_result] = [
         item for item in harness.last_result["inputRequests"].values() if item["method"] == SAMPLING
     ]
-    assert asked["params"] == {**SAMPLE, "maxTokens": 10}
+    assert input_result["params"] == {**SAMPLE, "maxTokens": 10}
 
 
 def test_rejects_requests_beyond_capabilities_of_retry() -> None:

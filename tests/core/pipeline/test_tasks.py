@@ -319,11 +319,11 @@ def test_client_request_turns_call_into_task() -> None:
         "pollIntervalMs": 1000,
     }
     assert harness.held == 0
-    asked = {"input-1": {"method": ELICITATION, "params": FORM}}
+    input_requests = {"input-1": {"method": ELICITATION, "params": FORM}}
     for _ in range(2):
         shown = harness.get(id)
         assert (shown["resultType"], shown["status"]) == ("complete", "input_required")
-        assert shown["inputRequests"] == asked
+        assert shown["inputRequests"] == input_requests
     harness.wall += 5
     assert harness.request_task("tasks/update", id, answers={"input-1": YES, "other": YES}) == {}
     assert client_request.answer == YES
@@ -418,15 +418,15 @@ def test_keeps_data_of_upstream_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "told"), [(-32001, -32603), (-32602, -32602), (7, 7), (-32002, -32602)]
+    ("code", "received"), [(-32001, -32603), (-32602, -32602), (7, 7), (-32002, -32602)]
 )
-def test_upstream_error_fails_task(code: int, told: int) -> None:
+def test_upstream_error_fails_task(code: int, received: int) -> None:
     harness = TaskHarness()
     id = harness.create_task()
     harness.s.last.answer_error(code, "No.")
     shown = harness.get(id)
     assert (shown["status"], shown["statusMessage"]) == ("failed", "No.")
-    assert shown["error"] == {"code": told, "message": "No."}
+    assert shown["error"] == {"code": received, "message": "No."}
     assert "result" not in shown
 
 

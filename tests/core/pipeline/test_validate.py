@@ -165,7 +165,7 @@ def test_compiles_schema_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dialect", "schema", "good", "bad"),
+    ("dialect", "schema", "valid", "invalid"),
     [
         # In draft 7 a list under `items` is one schema per place.
         (
@@ -195,7 +195,7 @@ def test_compiles_schema_once() -> None:
     ],
 )
 def test_applies_dialect_of_schema(
-    dialect: str | None, schema: dict[str, Any], good: Any, bad: Any
+    dialect: str | None, schema: dict[str, Any], valid: Any, invalid: Any
 ) -> None:
     whole: dict[str, Any] = {
         "type": "object",
@@ -204,8 +204,8 @@ def test_applies_dialect_of_schema(
     }
     if dialect is not None:
         whole["$schema"] = dialect
-    validate_arguments(tool_call(arguments={"a": good}), tool_with(whole))
-    assert any(field.startswith("a") for field in problems(whole, {"a": bad}))
+    validate_arguments(tool_call(arguments={"a": valid}), tool_with(whole))
+    assert any(field.startswith("a") for field in problems(whole, {"a": invalid}))
 
 
 def test_follows_local_references() -> None:
@@ -233,16 +233,16 @@ BROKEN: dict[str, Any] = {
 
 
 @pytest.mark.spec("ST-4.4.2-14")
-@pytest.mark.parametrize("why", BROKEN)
+@pytest.mark.parametrize("reason", BROKEN)
 def test_broken_schema_accepts_calls_and_warns_once(
-    why: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    reason: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_network(*args: Any, **named: Any) -> Any:
         raise AssertionError("a schema made the node look for something")
 
     monkeypatch.setattr(socket, "getaddrinfo", no_network)
     monkeypatch.setattr(socket.socket, "connect", no_network)
-    tool = tool_with(BROKEN[why])
+    tool = tool_with(BROKEN[reason])
     with caplog.at_level(logging.WARNING, "interlock.pipeline"):
         for arguments in ({}, {"a": 1}, {"a": "x"}):
             validate_arguments(tool_call(arguments=arguments), tool)

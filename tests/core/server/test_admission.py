@@ -115,8 +115,8 @@ def test_accepts_known_tokens(token_node: NodeThread) -> None:
 def test_rejects_session_of_other_caller(token_node: NodeThread) -> None:
     session = token_node.session("2025-11-25", CLERK)
     mine = session.headers
-    with token_node.connect() as held:
-        held.send(session.call("hold", {"text": "clerk's"}, "a"))
+    with token_node.connect() as pending_call:
+        pending_call.send(session.call("hold", {"text": "clerk's"}, "a"))
         upstream_id = token_node.shop.wait_for_hold("clerk's")
         session.headers = (*mine[:2], GUARD)
         for data in (
@@ -136,7 +136,7 @@ def test_rejects_session_of_other_caller(token_node: NodeThread) -> None:
         session.headers = mine
         assert result_text(token_node.once(session.call("echo", {"text": "still"}))) == "still"
         token_node.do(lambda: token_node.shop.release(upstream_id))
-        assert result_text(held.read_response()) == "released"
+        assert result_text(pending_call.read_response()) == "released"
 
 
 def test_does_not_forward_tokens_to_upstream(token_node: NodeThread) -> None:
@@ -153,8 +153,8 @@ def test_journals_every_rejection(start_node: Any) -> None:
     assert node.once(node.call("echo", {"text": "hi"}, 1, CLERK)).status == 200
     node.stop()
     entries = JournalReader(node.folder / "journal.db").tail(100)
-    refused = [entry for entry in entries if entry.outcome == "unauthenticated"]
-    assert len(refused) == len(kinds)
+    caught = [entry for entry in entries if entry.outcome == "unauthenticated"]
+    assert len(caught) == len(kinds)
     assert {entry.face for entry in entries} == {"http"}
     assert [
         entry.caller for entry in entries if entry.name == "shop.echo" and entry.outcome == "ok"

@@ -82,12 +82,12 @@ def test_survives_any_bytes(shared_node: NodeThread, pieces: list[bytes]) -> Non
                 *(piece.replace(b"@HOST@", shared_node.host.encode()) for piece in pieces)
             )
             connection.socket.shutdown(socket.SHUT_WR)
-            said = connection.rest()
+            text = connection.rest()
         except TimeoutError:
             raise
         except OSError:
-            said = b""  # hung up on while it was still talking
-        assert not said or said.startswith(b"HTTP/1.1 "), said
+            text = b""  # hung up on while it was still talking
+        assert not text or text.startswith(b"HTTP/1.1 "), text
     assert shared_node.alive()
 
 
@@ -166,13 +166,13 @@ def read_response(connection: HttpConnection) -> HttpResponse | None:
 
 
 @SHARED
-@given(asked=lawful | messages | anything | st.lists(lawful | anything, max_size=3))
+@given(request=lawful | messages | anything | st.lists(lawful | anything, max_size=3))
 @pytest.mark.parametrize("kind", ["stateless", "session", "batches", "bare"])
-def test_answers_any_http_message(shared_node: NodeThread, kind: str, asked: Any) -> None:
-    body = json.dumps(asked, ensure_ascii=False).encode("utf-8", "surrogatepass")
+def test_answers_any_http_message(shared_node: NodeThread, kind: str, request: Any) -> None:
+    body = json.dumps(request, ensure_ascii=False).encode("utf-8", "surrogatepass")
     headers: list[tuple[str, str]] = []
     if kind == "stateless":
-        method = asked.get("method") if isinstance(asked, dict) else None
+        method = request.get("method") if isinstance(request, dict) else None
         headers.append(("MCP-Protocol-Version", STATELESS))
         if isinstance(method, str) and method.isascii() and method.isprintable():
             headers += [("Mcp-Method", method), ("Mcp-Name", "shop.echo")]
@@ -191,7 +191,7 @@ def test_answers_any_http_message(shared_node: NodeThread, kind: str, asked: Any
         for item in response.json:
             assert_response(item, None)
     else:
-        assert_response(response.json, asked)
+        assert_response(response.json, request)
 
 
 _sessions: dict[str, tuple[tuple[str, str], ...]] = {}

@@ -105,11 +105,11 @@ def test_cached_head_waits_for_pending_call(shared_node: NodeThread) -> None:
     with shared_node.connect() as connection:
         assert echo(connection, data) == "known"
         connection.send(shared_node.call("hold", {"text": "heads"}))
-        held = shared_node.shop.wait_for_hold("heads")
+        pending_call = shared_node.shop.wait_for_hold("heads")
         connection.send(data)
         assert shared_node.alive()
         connection.expect_silence()
-        shared_node.do(lambda: shared_node.shop.release(held))
+        shared_node.do(lambda: shared_node.shop.release(pending_call))
         assert [
             result_text(connection.read_response()),
             result_text(connection.read_response()),
@@ -164,10 +164,10 @@ def test_cached_head_waits_for_whole_body(shared_node: NodeThread) -> None:
 
 
 def test_cached_head_checks_each_body(shared_node: NodeThread) -> None:
-    good = shared_node.call("echo", {"text": "good"})
-    size = len(good.partition(b"\r\n\r\n")[2])
-    head = good[:-size]
-    bad = {
+    valid = shared_node.call("echo", {"text": "good"})
+    size = len(valid.partition(b"\r\n\r\n")[2])
+    head = valid[:-size]
+    invalid = {
         b"{" + b" " * (size - 1): -32700,
         b"[1," + b" " * (size - 5) + b"2]": -32600,
         b'"' + b"x" * (size - 2) + b'"': -32600,
@@ -176,9 +176,9 @@ def test_cached_head_checks_each_body(shared_node: NodeThread) -> None:
         message("tools/list", {"_meta": meta()}).ljust(size): -32020,
     }
     with shared_node.connect() as connection:
-        for body, code in bad.items():
+        for body, code in invalid.items():
             assert len(body) == size
-            assert echo(connection, good) == "good"
+            assert echo(connection, valid) == "good"
             response = connection.request(head + body)
             assert (response.status, response.error["code"]) == (400, code), body
 

@@ -128,8 +128,8 @@ def test_ignores_unexpected_responses(shared_node: NodeThread) -> None:
     with open_stream(shared_node, session) as connection:
         send_to_session(shared_node, session, recorded)
         id = connection.event()["id"]
-        for wrong in (id + 1, str(id), -id, "x", 10**40):
-            assert post_response(shared_node, session, wrong, result={}) == 202
+        for invalid in (id + 1, str(id), -id, "x", 10**40):
+            assert post_response(shared_node, session, invalid, result={}) == 202
         # The same id on another session is another question, or none.
         assert post_response(shared_node, other, id, result={}) == 202
         assert not recorded.answers
@@ -186,7 +186,7 @@ def test_sends_request_of_call_on_its_stream(shared_node: NodeThread) -> None:
     with open_stream(shared_node, session) as own, shared_node.connect() as connection:
         own.read_event_id()
         connection.send(session.call("hold", {"text": "asked"}, "c"))
-        held = shared_node.shop.wait_for_hold("asked")
+        pending_call = shared_node.shop.wait_for_hold("asked")
         assert send_to_session(
             shared_node, session, recorded, shared_node.do(lambda: call_of(shared_node, "asked"))
         )
@@ -195,7 +195,7 @@ def test_sends_request_of_call_on_its_stream(shared_node: NodeThread) -> None:
         client_request = connection.event()
         assert client_request["method"] == "elicitation/create"
         post_response(shared_node, session, client_request["id"], result={"action": "accept"})
-        shared_node.do(lambda: shared_node.shop.release(held))
+        shared_node.do(lambda: shared_node.shop.release(pending_call))
         assert result_text(connection.event()) == "released"
         connection.stream_end()
         own.expect_silence()
@@ -208,12 +208,12 @@ def test_client_without_call_stream_gets_request_on_session_stream(shared_node: 
     data = data.replace(b"application/json, text/event-stream", b"application/json")
     with open_stream(shared_node, session) as own, shared_node.connect() as connection:
         connection.send(data)
-        held = shared_node.shop.wait_for_hold("json")
+        pending_call = shared_node.shop.wait_for_hold("json")
         assert send_to_session(
             shared_node, session, recorded, shared_node.do(lambda: call_of(shared_node, "json"))
         )
         assert own.event()["method"] == "elicitation/create"
-        shared_node.do(lambda: shared_node.shop.release(held))
+        shared_node.do(lambda: shared_node.shop.release(pending_call))
         assert result_text(connection.read_response()) == "released"
 
 
@@ -228,7 +228,7 @@ def test_withdrawn_request_is_cancelled(shared_node: NodeThread, about_a_call: b
         call = None
         if about_a_call:
             connection.send(session.call("hold", {"text": text}, "c"))
-            held = shared_node.shop.wait_for_hold(text)
+            pending_call = shared_node.shop.wait_for_hold(text)
             call = shared_node.do(lambda: call_of(shared_node, text))
         send_to_session(shared_node, session, recorded, call)
         where = own
@@ -246,7 +246,7 @@ def test_withdrawn_request_is_cancelled(shared_node: NodeThread, about_a_call: b
         assert post_response(shared_node, session, id, result={}) == 202
         assert not recorded.answers
         if about_a_call:
-            shared_node.do(lambda: shared_node.shop.release(held))
+            shared_node.do(lambda: shared_node.shop.release(pending_call))
 
 
 # -- ends
@@ -299,9 +299,9 @@ def test_relays_progress_of_client(shared_node: NodeThread) -> None:
             [{"progressToken": "t", "progress": 0}],
             [{"progressToken": "t", "progress": 1}],
         ]
-        bad: Any
-        for bad in ({"progressToken": 99, "progress": 1}, {}, [], {"progressToken": "t"}):
-            data = session.request("notifications/progress", bad, None)
+        invalid: Any
+        for invalid in ({"progressToken": 99, "progress": 1}, {}, [], {"progressToken": "t"}):
+            data = session.request("notifications/progress", invalid, None)
             assert shared_node.once(data).status == 202
         assert [len(item.progress) for item in recorded_requests] == [1, 1]
 

@@ -53,8 +53,10 @@ def count_stored_bytes(node: NodeThread) -> int:
     """How many bytes of bodies all connections hold."""
 
     def count() -> int:
-        result = [piece for lane in http_protocols(node) for piece in lane._body]
-        result += [lane.cycle.body for lane in http_protocols(node) if lane.cycle is not None]
+        result = [piece for protocol in http_protocols(node) for piece in protocol._body]
+        result += [
+            protocol.cycle.body for protocol in http_protocols(node) if protocol.cycle is not None
+        ]
         return sum(map(len, result))
 
     return node.do(count)
@@ -165,7 +167,7 @@ def test_stores_no_body_for_methods_without_body(shared_node: NodeThread, method
             b"{" * 100_000,
         )
         shared_node.until(
-            lambda: any(lane._body_size == 100_000 for lane in http_protocols(shared_node)),
+            lambda: any(protocol._body_size == 100_000 for protocol in http_protocols(shared_node)),
             "half to arrive",
         )
         assert count_stored_bytes(shared_node) == 0
@@ -231,42 +233,44 @@ class PendingAuthenticator:
         self._node.wait(resolve())
 
     def count_waiting(self) -> int:
-        face = self._node.node.listeners._mcp_endpoint
-        assert face is not None
-        return len(face.responder._pending_identities)
+        endpoint = self._node.node.listeners._mcp_endpoint
+        assert endpoint is not None
+        return len(endpoint.responder._pending_identities)
 
 
 def test_reads_no_body_during_token_check(
     start_node: Callable[..., NodeThread],
 ) -> None:
     node = start_node()
-    asked = PendingAuthenticator(node, None)
+    authenticator = PendingAuthenticator(node, None)
     sent = 3_000_000
     with node.connect() as connection:
         connection.send(head(node, ("Content-Length", str(SIZE))))
-        node.until(lambda: asked.count_waiting() == 1, "the token to be asked about")
-        assert node.do(lambda: [lane.flow.read_paused for lane in http_protocols(node)]) == [True]
+        node.until(lambda: authenticator.count_waiting() == 1, "the token to be asked about")
+        assert node.do(
+            lambda: [protocol.flow.read_paused for protocol in http_protocols(node)]
+        ) == [True]
         connection.socket.setblocking(False)
         try:
             connection.socket.send(b"{" * sent)
         finally:
             connection.socket.settimeout(HANG_TIMEOUT)
         assert count_stored_bytes(node) == 0
-        asked.resolve()
+        authenticator.resolve()
         assert connection.read_response().status == 401
-    node.until(lambda: asked.count_waiting() == 0, "nobody to wait")
+    node.until(lambda: authenticator.count_waiting() == 0, "nobody to wait")
 
 
 def test_reads_body_after_token_check(start_node: Callable[..., NodeThread]) -> None:
     node = start_node()
-    asked = PendingAuthenticator(node, LOCAL_CALLER)
+    authenticator = PendingAuthenticator(node, LOCAL_CALLER)
     data = node.call("echo", {"text": "y" * 500_000}, 1, ("Expect", "100-continue"))
     first, _, body = data.partition(b"\r\n\r\n")
     with node.connect() as connection:
         connection.send(first + b"\r\n\r\n")
-        node.until(lambda: asked.count_waiting() == 1, "the token to be asked about")
+        node.until(lambda: authenticator.count_waiting() == 1, "the token to be asked about")
         connection.expect_silence()
-        asked.resolve()
+        authenticator.resolve()
         assert connection.until(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
         assert result_text(connection.request(body)) == "y" * 500_000
 
@@ -275,16 +279,18 @@ def test_limits_requests_during_token_check(
     start_node: Callable[..., NodeThread],
 ) -> None:
     node = start_node()
-    asked = PendingAuthenticator(node, None)
+    authenticator = PendingAuthenticator(node, None)
     with ExitStack() as stack:
         wires = [stack.enter_context(node.connect()) for _ in range(MAX_PENDING_IDENTITIES)]
         for connection in wires:
             connection.send(head(node))
-        node.until(lambda: asked.count_waiting() == MAX_PENDING_IDENTITIES, "not all of them wait")
+        node.until(
+            lambda: authenticator.count_waiting() == MAX_PENDING_IDENTITIES, "not all of them wait"
+        )
         with node.connect() as connection:
             connection.send(head(node))
             assert connection.read_response().status == 503
-        asked.resolve()
+        authenticator.resolve()
         assert {connection.read_response().status for connection in wires} == {401}
 
 
@@ -292,10 +298,10 @@ def test_client_may_disconnect_during_token_check(
     start_node: Callable[..., NodeThread],
 ) -> None:
     node = start_node()
-    asked = PendingAuthenticator(node, LOCAL_CALLER)
+    authenticator = PendingAuthenticator(node, LOCAL_CALLER)
     with node.connect() as connection:
         connection.send(head(node))
-        node.until(lambda: asked.count_waiting() == 1, "the token to be asked about")
-    asked.resolve()
-    node.until(lambda: asked.count_waiting() == 0, "nobody to wait")
+        node.until(lambda: authenticator.count_waiting() == 1, "the token to be asked about")
+    authenticator.resolve()
+    node.until(lambda: authenticator.count_waiting() == 0, "nobody to wait")
     assert node.alive()

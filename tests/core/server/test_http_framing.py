@@ -267,10 +267,10 @@ def test_slow_response_delays_later_responses(shared_node: NodeThread) -> None:
             session.call("echo", {"text": "quick"}, 2),
             session.call("echo", {"text": "quicker"}, 3),
         )
-        held = shared_node.shop.wait_for_hold("slow")
+        pending_call = shared_node.shop.wait_for_hold("slow")
         assert shared_node.alive()
         connection.expect_silence()
-        shared_node.do(lambda: shared_node.shop.release(held))
+        shared_node.do(lambda: shared_node.shop.release(pending_call))
         assert [connection.read_response().json["id"] for _ in range(3)] == [1, 2, 3]
 
 
@@ -328,9 +328,9 @@ def test_app_path_after_mcp_closes_connection(shared_node: NodeThread, calls: in
         others = [session.call("echo", {"text": "quick"}, id) for id in range(2, calls + 1)]
         first = session.call("hold", {"text": f"mixed {calls}"})
         connection.send(b"".join([first, *others, healthz(shared_node)]))
-        held = shared_node.shop.wait_for_hold(f"mixed {calls}")
+        pending_call = shared_node.shop.wait_for_hold(f"mixed {calls}")
         assert shared_node.alive()
-        shared_node.do(lambda: shared_node.shop.release(held))
+        shared_node.do(lambda: shared_node.shop.release(pending_call))
         responses = [connection.read_response() for _ in range(calls)]
         assert [response.json["id"] for response in responses] == list(range(1, calls + 1))
         assert responses[-1].headers["connection"] == "close"
@@ -364,8 +364,8 @@ def test_limits_pipelined_requests(shared_node: NodeThread) -> None:
         pings.append(shared_node.http(body, *headers, length, plain=True))
     with shared_node.connect() as connection:
         connection.send(session.call("hold", {"text": "flood"}) + b"".join(pings))
-        held = shared_node.shop.wait_for_hold("flood")
-        shared_node.do(lambda: shared_node.shop.release(held))
+        pending_call = shared_node.shop.wait_for_hold("flood")
+        shared_node.do(lambda: shared_node.shop.release(pending_call))
         responses = [connection.read_response()]
         while "connection" not in responses[-1].headers:
             responses.append(connection.read_response())

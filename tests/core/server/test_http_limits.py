@@ -261,10 +261,10 @@ def test_pending_call_keeps_connection_open(
         if first == "healthz":
             assert connection.request(shared_node.http(method="GET", path="/healthz")).status == 200
         connection.send(shared_node.call("hold", {"text": f"long {first}"}))
-        held = shared_node.shop.wait_for_hold(f"long {first}")
+        pending_call = shared_node.shop.wait_for_hold(f"long {first}")
         # The unused one is over; its neighbour is older.
         unused.expect_closed()
-        shared_node.do(lambda: shared_node.shop.release(held))
+        shared_node.do(lambda: shared_node.shop.release(pending_call))
         assert result_text(connection.read_response()) == "released"
 
 
@@ -275,13 +275,13 @@ def test_stops_reading_from_client_that_does_not_read(shared_node: NodeThread) -
         for id in range(40):
             connection.send(shared_node.call("large", {"size": size}, id))
         shared_node.until(
-            lambda: any(lane.flow.write_paused for lane in http_protocols(shared_node)),
+            lambda: any(protocol.flow.write_paused for protocol in http_protocols(shared_node)),
             "a full pipe",
         )
         for _ in range(20):
             assert shared_node.alive()
         waiting = shared_node.do(
-            lambda: max(lane.count_unread_bytes() for lane in http_protocols(shared_node))
+            lambda: max(protocol.count_unread_bytes() for protocol in http_protocols(shared_node))
         )
         assert waiting < 3 * size
         assert len(shared_node.shop.calls("large")) - before < 40
@@ -299,7 +299,7 @@ def test_closes_connection_of_client_that_never_reads(
     with shared_node.connect(receive=4_096) as connection:
         connection.send(shared_node.call("large", {"size": 5_000_000}))
         shared_node.until(
-            lambda: any(lane.flow.write_paused for lane in http_protocols(shared_node)),
+            lambda: any(protocol.flow.write_paused for protocol in http_protocols(shared_node)),
             "a full pipe",
         )
         shared_node.until(lambda: not http_protocols(shared_node), "an end")
@@ -308,16 +308,16 @@ def test_closes_connection_of_client_that_never_reads(
 # -- and those who are not concerned
 
 
-@pytest.mark.parametrize("bad", [b"\x00\x01\x02 nonsense\r\n\r\n", b"GET /" + b"y" * 9_000])
-def test_answers_pending_call_before_rejection(shared_node: NodeThread, bad: bytes) -> None:
-    text = f"before {len(bad)}"
+@pytest.mark.parametrize("invalid", [b"\x00\x01\x02 nonsense\r\n\r\n", b"GET /" + b"y" * 9_000])
+def test_answers_pending_call_before_rejection(shared_node: NodeThread, invalid: bytes) -> None:
+    text = f"before {len(invalid)}"
     with shared_node.connect() as connection:
-        connection.send(shared_node.call("hold", {"text": text}, "mine"), bad)
-        held = shared_node.shop.wait_for_hold(text)
+        connection.send(shared_node.call("hold", {"text": text}, "mine"), invalid)
+        pending_call = shared_node.shop.wait_for_hold(text)
         connection.send(b"more of it")
         assert shared_node.alive()
         connection.expect_silence()
-        shared_node.do(lambda: shared_node.shop.release(held))
+        shared_node.do(lambda: shared_node.shop.release(pending_call))
         response = connection.read_response()
         assert (response.json["id"], result_text(response)) == ("mine", "released")
         connection.expect_closed()
@@ -328,9 +328,9 @@ def test_disconnect_after_rejection_cancels_pending_call(
 ) -> None:
     with shared_node.connect() as connection:
         connection.send(shared_node.call("hold", {"text": "goes"}), b"\x00\r\n\r\n")
-        held = shared_node.shop.wait_for_hold("goes")
+        pending_call = shared_node.shop.wait_for_hold("goes")
     shared_node.shop.wait_for(
-        lambda: shared_node.shop.heard_of("notifications/cancelled", requestId=held)
+        lambda: shared_node.shop.heard_of("notifications/cancelled", requestId=pending_call)
     )
 
 
@@ -350,15 +350,15 @@ def test_removes_listener_with_rejected_request(
 
 
 def test_bad_request_does_not_affect_other_connections(shared_node: NodeThread) -> None:
-    with shared_node.connect() as good:
+    with shared_node.connect() as valid:
         for _ in range(3):
-            with shared_node.connect() as bad:
-                bad.send(b"nonsense\r\n\r\n")
-                read_rejection(bad, 400)
+            with shared_node.connect() as invalid:
+                invalid.send(b"nonsense\r\n\r\n")
+                read_rejection(invalid, 400)
             body = message("tools/list", id=1)
             headers = stateless_headers("tools/list")
-            assert good.request(shared_node.http(body, *headers)).status == 400
-            assert result_text(good.request(shared_node.call("echo", {"text": "good"}))) == "good"
+            assert valid.request(shared_node.http(body, *headers)).status == 400
+            assert result_text(valid.request(shared_node.call("echo", {"text": "good"}))) == "good"
 
 
 def test_answers_app_path_before_rejection(shared_node: NodeThread) -> None:

@@ -22,9 +22,9 @@ OLD = "2024-11-05"
 
 def legacy_endpoint(node: NodeThread) -> LegacySse:
     """What serves the old transport in this node."""
-    face = node.node.listeners._legacy
-    assert face is not None
-    return face
+    endpoint = node.node.listeners._legacy
+    assert endpoint is not None
+    return endpoint
 
 
 class LegacyClient:
@@ -36,8 +36,8 @@ class LegacyClient:
         self.headers = headers
         self.wire = HttpConnection(("127.0.0.1", node.port))
         self.wire.send(node.http(b"", *headers, method="GET", path="/sse"))
-        status, said = self.wire.head()
-        assert (status, said["content-type"]) == (200, "text/event-stream")
+        status, text = self.wire.head()
+        assert (status, text["content-type"]) == (200, "text/event-stream")
         first = event_fields(self.wire.chunk())
         assert first["event"] == "endpoint"
         self.endpoint = first["data"]
@@ -105,13 +105,15 @@ def test_sends_progress_and_changes(start_node: Any) -> None:
 def test_closing_stream_ends_session(start_node: Any) -> None:
     node = start_node()
     with LegacyClient(node) as client:
-        face = client.server
+        endpoint = client.server
         client.initialize()
         client.post_message("tools/call", {"name": "shop.hold", "arguments": {"text": "o"}}, 7)
-        held = node.shop.wait_for_hold("o")
-        assert len(face) == 1
-    node.shop.wait_for(lambda: node.shop.heard_of("notifications/cancelled", requestId=held))
-    node.until(lambda: not len(face))
+        pending_call = node.shop.wait_for_hold("o")
+        assert len(endpoint) == 1
+    node.shop.wait_for(
+        lambda: node.shop.heard_of("notifications/cancelled", requestId=pending_call)
+    )
+    node.until(lambda: not len(endpoint))
     response = client.post(message("ping"))
     assert (response.status, response.error["code"]) == (404, -32600)
 
@@ -175,17 +177,17 @@ def test_checks_tokens(start_node: Any) -> None:
 
 
 def test_limits_sessions(shared_node: NodeThread) -> None:
-    face = legacy_endpoint(shared_node)
-    most, face.max_clients = face.max_clients, 1
+    endpoint = legacy_endpoint(shared_node)
+    most, endpoint.max_clients = endpoint.max_clients, 1
     try:
         with LegacyClient(shared_node):
             response = shared_node.once(shared_node.http(b"", method="GET", path="/sse"))
             assert (response.status, response.error["data"]["error"]) == (503, "too_busy")
-        shared_node.until(lambda: not len(face))
+        shared_node.until(lambda: not len(endpoint))
         with LegacyClient(shared_node) as client:
             client.initialize()
     finally:
-        face.max_clients = most
+        endpoint.max_clients = most
 
 
 # -- what is wrong

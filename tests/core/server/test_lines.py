@@ -270,13 +270,13 @@ def test_cancels_calls(shared_node: NodeThread, kind: str, id: Any) -> None:
     with shared_node.local() as connection:
         open_session(connection)
         connection.send(make("hold", {"text": text}, id))
-        held = shared_node.shop.wait_for_hold(text)
+        pending_call = shared_node.shop.wait_for_hold(text)
         connection.send(message("notifications/cancelled", {"requestId": "other"}, None) + b"\n")
         assert send_request(connection, "ping")["result"] == {}
-        assert not shared_node.shop.heard_of("notifications/cancelled", requestId=held)
+        assert not shared_node.shop.heard_of("notifications/cancelled", requestId=pending_call)
         connection.send(message("notifications/cancelled", {"requestId": id}, None) + b"\n")
         shared_node.shop.wait_for(
-            lambda: shared_node.shop.heard_of("notifications/cancelled", requestId=held)
+            lambda: shared_node.shop.heard_of("notifications/cancelled", requestId=pending_call)
         )
         # It gets no answer, and its id is free.
         connection.send(make("echo", {"text": "again"}, id))
@@ -286,14 +286,14 @@ def test_cancels_calls(shared_node: NodeThread, kind: str, id: Any) -> None:
 def test_rejects_duplicate_pending_id(shared_node: NodeThread) -> None:
     with shared_node.local() as connection:
         connection.send(call("hold", {"text": "twice"}, 1))
-        held = shared_node.shop.wait_for_hold("twice")
+        pending_call = shared_node.shop.wait_for_hold("twice")
         connection.send(call("echo", {"text": "me too"}, 1))
         response = connection.line()
         assert (response["id"], error_code(response)) == (1, -32600)
         # The string "1" is another id.
         connection.send(call("echo", {"text": "me"}, "1"))
         assert result_text(connection.line()) == "me"
-        shared_node.do(lambda: shared_node.shop.release(held))
+        shared_node.do(lambda: shared_node.shop.release(pending_call))
         assert result_text(connection.line()) == "released"
 
 
@@ -305,10 +305,10 @@ def test_answers_pending_calls_after_end_of_input(
             call("hold", {"text": "last words"}, 1), call("echo", {"text": "x"}, 2).strip()
         )
         connection.socket.shutdown(socket.SHUT_WR)
-        held = shared_node.shop.wait_for_hold("last words")
+        pending_call = shared_node.shop.wait_for_hold("last words")
         # The last line needs no end.
         assert connection.line()["id"] == 2
-        shared_node.do(lambda: shared_node.shop.release(held))
+        shared_node.do(lambda: shared_node.shop.release(pending_call))
         assert result_text(connection.line()) == "released"
         connection.expect_closed()
 
@@ -317,11 +317,14 @@ def test_disconnect_cancels_pending_calls(shared_node: NodeThread) -> None:
     for text, goodbye in (("gone", False), ("gone after all", True)):
         with shared_node.local() as connection:
             connection.send(call("hold", {"text": text}))
-            held = shared_node.shop.wait_for_hold(text)
+            pending_call = shared_node.shop.wait_for_hold(text)
             if goodbye:
                 connection.send(b"half a li")
         shared_node.shop.wait_for(
-            lambda id=held: shared_node.shop.heard_of("notifications/cancelled", requestId=id), text
+            lambda id=pending_call: shared_node.shop.heard_of(
+                "notifications/cancelled", requestId=id
+            ),
+            text,
         )
     shared_node.until(lambda: not list(shared_node.node.pipeline.running_calls()))
 
@@ -366,10 +369,10 @@ def test_sends_changes_to_both_generations(start_node: Any) -> None:
         listen(connection, 3)
         open_session(connection)
         node.do(lambda: node.shop.offer("other"))
-        told = [connection.line() for _ in range(3)]
-        assert {item["method"] for item in told} == {"notifications/tools/list_changed"}
+        notifications = [connection.line() for _ in range(3)]
+        assert {item["method"] for item in notifications} == {"notifications/tools/list_changed"}
         # The session itself, and two subscriptions.
-        assert [item.get("params") for item in told] == [
+        assert [item.get("params") for item in notifications] == [
             None,
             {"_meta": {META + "subscriptionId": "a"}},
             {"_meta": {META + "subscriptionId": 3}},
@@ -386,8 +389,8 @@ def test_cancels_subscription(start_node: Any) -> None:
         connection.send(message("notifications/cancelled", {"requestId": "a"}, None) + b"\n")
         node.until(lambda: len(node.node._change_listeners) == 1)
         node.do(lambda: node.shop.offer("other"))
-        told = connection.line()
-        assert told["params"]["_meta"][META + "subscriptionId"] == "b"
+        notifications = connection.line()
+        assert notifications["params"]["_meta"][META + "subscriptionId"] == "b"
         assert send_request(connection, "ping")["result"] == {}
         # The id can be used again.
         listen(connection, "a")
@@ -420,14 +423,14 @@ def test_limits_pending_requests(shared_node: NodeThread, monkeypatch: pytest.Mo
         listen(connection, "a")
         listen(connection, "b")
         connection.send(call("hold", {"text": "third"}, "c"))
-        held = shared_node.shop.wait_for_hold("third")
+        pending_call = shared_node.shop.wait_for_hold("third")
         for data in (
             call("echo", {"text": "x"}, "d"),
             message("subscriptions/listen", {"notifications": {}, "_meta": meta()}, "e") + b"\n",
         ):
             connection.send(data)
             assert connection.line()["error"]["data"]["error"] == "too_busy"
-        shared_node.do(lambda: shared_node.shop.release(held))
+        shared_node.do(lambda: shared_node.shop.release(pending_call))
         assert connection.line()["id"] == "c"
         connection.send(call("echo", {"text": "x"}, "d"))
         assert result_text(connection.line()) == "x"

@@ -158,7 +158,7 @@ async def test_notifies_each_listener_once_per_kind() -> None:
     assert one.methods == [
         "tools/list_changed", "prompts/list_changed", "resources/list_changed",
     ]  # fmt: skip
-    assert all("params" not in said for said in one.received)
+    assert all("params" not in message for message in one.received)
     assert tools.methods == ["tools/list_changed"]
     assert prompts.methods == ["prompts/list_changed", "resources/list_changed"]
     assert prompts.received[0]["params"] == {"_meta": {META_SUBSCRIPTION: 1}}

@@ -145,10 +145,10 @@ def test_keeps_members_different_from_known_members() -> None:
 
 @pytest.mark.parametrize("verb", LIST_METHODS)
 def test_reads_client_of_list_requests(verb: str) -> None:
-    said = {key: Raw(json.dumps(value).encode()) for key, value in meta().items()}
-    said[META_CLIENT_INFO] = Raw(b'{"name":"tests","version":"1"}')
-    assert read_client(verb, said).name == "tests"
-    assert read_client("tools/call", said).name == ""
+    meta_members = {key: Raw(json.dumps(value).encode()) for key, value in meta().items()}
+    meta_members[META_CLIENT_INFO] = Raw(b'{"name":"tests","version":"1"}')
+    assert read_client(verb, meta_members).name == "tests"
+    assert read_client("tools/call", meta_members).name == ""
 
 
 # -- the headers must say the same

@@ -107,19 +107,19 @@ def test_app_serves_path_and_subpaths(path: str, app: str) -> None:
 def test_unknown_path_lists_known_paths(path: str) -> None:
     harness = RouterHarness()
     harness.has_app = False
-    status, told, _ = harness.request(path)
-    assert (status, told["error"]) == (404, "not_found")
+    status, body, _ = harness.request(path)
+    assert (status, body["error"]) == (404, "not_found")
     there = "There is nothing here. The MCP endpoint is /mcp, and topics are at /topics."
-    assert told["message"] == there
+    assert body["message"] == there
     harness.has_topics = False
     assert harness.request(path)[1]["message"] == there.partition(", and")[0] + "."
 
 
 def test_websocket_path_requires_upgrade() -> None:
     harness = RouterHarness()
-    status, told, headers = harness.request("/topics")
-    assert (status, told["error"]) == (426, "upgrade_required")
-    assert told["message"].startswith("Topics are joined by WebSocket")
+    status, body, headers = harness.request("/topics")
+    assert (status, body["error"]) == (426, "upgrade_required")
+    assert body["message"].startswith("Topics are joined by WebSocket")
     assert headers[b"upgrade"] == b"websocket"
     harness.has_topics = False
     assert harness.request("/topics")[0] == 404
@@ -138,8 +138,8 @@ def test_status_requires_authentication() -> None:
 def test_public_document_allows_any_origin() -> None:
     harness = RouterHarness()
     harness.is_authenticated = False
-    status, told, headers = harness.request("/keys", origin=b"https://evil.example")
-    assert (status, told) == (200, {"keys": []})
+    status, body, headers = harness.request("/keys", origin=b"https://evil.example")
+    assert (status, body) == (200, {"keys": []})
     assert headers[b"access-control-allow-origin"] == b"*"
     assert harness.request("/keys", "OPTIONS")[0] == 204
     assert harness.request("/keys", "DELETE")[0] == 405

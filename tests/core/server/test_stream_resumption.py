@@ -159,15 +159,15 @@ def test_keeps_response_for_resumed_stream(start_node: Any, version: str, answer
     session = node.session(version)
     with node.connect() as connection:
         connection.send(session.call("hold", {"text": "w"}, "c", _meta={"progressToken": 1}))
-        held = node.shop.wait_for_hold("w")
-        node.do(lambda: node.shop.progress(held, 1))
+        pending_call = node.shop.wait_for_hold("w")
+        node.do(lambda: node.shop.progress(pending_call, 1))
         assert connection.head()[0] == 200
         assert connection.event()["params"]["progress"] == 1
         last = connection.last_event_id
     wait_for_disconnect(node, session)
-    node.do(lambda: node.shop.progress(held, 2))
+    node.do(lambda: node.shop.progress(pending_call, 2))
     if answered == "while away":
-        node.do(lambda: node.shop.release(held))
+        node.do(lambda: node.shop.release(pending_call))
         node.until(lambda: not list(node.node.pipeline.running_calls()))
     with node.connect() as own, node.connect() as connection:
         # Nothing of it comes on the session's own stream.
@@ -178,7 +178,7 @@ def test_keeps_response_for_resumed_stream(start_node: Any, version: str, answer
         resume_stream(connection, session, last)
         assert connection.event()["params"]["progress"] == 2
         if answered == "after":
-            node.do(lambda: node.shop.release(held))
+            node.do(lambda: node.shop.release(pending_call))
         response = connection.event()
         assert (response["id"], result_text(response)) == ("c", "released")
         connection.stream_end()
@@ -195,25 +195,25 @@ def test_keeps_response_for_resumed_stream(start_node: Any, version: str, answer
 def test_keeps_client_request_for_resumed_stream(shared_node: NodeThread) -> None:
     from tests.core.server.test_client_requests import RecordedRequest, call_of, post_response
 
-    session, asked = shared_node.session(), RecordedRequest()
+    session, request = shared_node.session(), RecordedRequest()
     with shared_node.connect() as connection:
         connection.send(session.call("hold", {"text": "q"}, "c", _meta={"progressToken": 1}))
-        held = shared_node.shop.wait_for_hold("q")
-        shared_node.do(lambda: shared_node.shop.progress(held, 1))
+        pending_call = shared_node.shop.wait_for_hold("q")
+        shared_node.do(lambda: shared_node.shop.progress(pending_call, 1))
         assert connection.head()[0] == 200
         connection.event()
         last = connection.last_event_id
     wait_for_disconnect(shared_node, session)
     assert shared_node.do(
         lambda: node_session(shared_node, session).send_request(
-            asked.ask, call_of(shared_node, "q")
+            request.ask, call_of(shared_node, "q")
         )
     )
     with shared_node.connect() as connection:
         resume_stream(connection, session, last)
         post_response(shared_node, session, connection.event()["id"], result={"action": "accept"})
-        assert asked.answers
-        shared_node.do(lambda: shared_node.shop.release(held))
+        assert request.answers
+        shared_node.do(lambda: shared_node.shop.release(pending_call))
         assert result_text(connection.event()) == "released"
 
 
@@ -221,8 +221,8 @@ def test_client_resumes_stream_closed_by_node(shared_node: NodeThread) -> None:
     session = shared_node.session()
     with shared_node.connect() as connection:
         connection.send(session.call("hold", {"text": "polled"}, "c", _meta={"progressToken": 1}))
-        held = shared_node.shop.wait_for_hold("polled")
-        shared_node.do(lambda: shared_node.shop.progress(held, 1))
+        pending_call = shared_node.shop.wait_for_hold("polled")
+        shared_node.do(lambda: shared_node.shop.progress(pending_call, 1))
         assert connection.head()[0] == 200
         connection.event()
         shared_node.do(
@@ -233,7 +233,7 @@ def test_client_resumes_stream_closed_by_node(shared_node: NodeThread) -> None:
         connection.stream_end()
         # On the same connection, even.
         resume_stream(connection, session, connection.last_event_id)
-        shared_node.do(lambda: shared_node.shop.release(held))
+        shared_node.do(lambda: shared_node.shop.release(pending_call))
         assert result_text(connection.event()) == "released"
         connection.stream_end()
 
@@ -243,8 +243,8 @@ def test_cancelled_request_leaves_ended_stream(start_node: Any) -> None:
     session = node.session()
     with node.connect() as connection:
         connection.send(session.call("hold", {"text": "x"}, "c", _meta={"progressToken": 1}))
-        held = node.shop.wait_for_hold("x")
-        node.do(lambda: node.shop.progress(held, 1))
+        pending_call = node.shop.wait_for_hold("x")
+        node.do(lambda: node.shop.progress(pending_call, 1))
         assert connection.head()[0] == 200
         connection.event()
         last = connection.last_event_id

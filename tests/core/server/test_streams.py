@@ -154,7 +154,7 @@ def test_acknowledges_subscription_first_with_id(shared_node: NodeThread, id: An
 
 
 @pytest.mark.parametrize(
-    ("asked", "honoured"),
+    ("requested", "accepted"),
     [
         ({}, {}),
         ({"toolsListChanged": False}, {}),
@@ -163,14 +163,16 @@ def test_acknowledges_subscription_first_with_id(shared_node: NodeThread, id: An
         ({"toolsListChanged": True, "madeUp": True}, {"toolsListChanged": True}),
     ],
 )
-def test_sends_only_requested_and_served_kinds(start_node: Any, asked: Any, honoured: Any) -> None:
+def test_sends_only_requested_and_served_kinds(
+    start_node: Any, requested: Any, accepted: Any
+) -> None:
     node = start_node()
     with node.connect() as connection, node.connect() as all:
-        assert listen(node, connection, {"notifications": asked})["notifications"] == honoured
+        assert listen(node, connection, {"notifications": requested})["notifications"] == accepted
         listen(node, all)
         node.do(lambda: publish_tools(node, "one"))
         assert all.event()["method"] == CHANGED
-        if honoured:
+        if accepted:
             assert connection.event()["method"] == CHANGED
         connection.expect_silence()
 
@@ -214,12 +216,12 @@ def test_ending_session_ends_streams_and_calls(shared_node: NodeThread) -> None:
         read_stream_head(stream)
         stream.read_event_id()
         call.send(session.call("hold", {"text": "deleted"}))
-        held = shared_node.shop.wait_for_hold("deleted")
+        pending_call = shared_node.shop.wait_for_hold("deleted")
         assert shared_node.once(session.delete()).status == 200
         stream.stream_end()
         assert call.read_response().body == b""
         shared_node.shop.wait_for(
-            lambda: shared_node.shop.heard_of("notifications/cancelled", requestId=held)
+            lambda: shared_node.shop.heard_of("notifications/cancelled", requestId=pending_call)
         )
         # The connections outlive it.
         assert result_text(stream.request(shared_node.call("echo", {"text": "on"}))) == "on"
@@ -257,8 +259,8 @@ def test_shutdown_answers_pending_calls(start_node: Any, monkeypatch: pytest.Mon
         streaming.send(node.call("hold", {"text": "three"}, 3, more_meta={"progressToken": 0}))
         for text in ("one", "two"):
             node.shop.wait_for_hold(text)
-        held = node.shop.wait_for_hold("three")
-        node.do(lambda: node.shop.progress(held, 1))
+        pending_call = node.shop.wait_for_hold("three")
+        node.do(lambda: node.shop.progress(pending_call, 1))
         read_stream_head(streaming)
         assert streaming.event()["params"]["progress"] == 1
         node.stop()
@@ -306,11 +308,11 @@ def test_long_call_becomes_stream_with_pings(
     make: Any = node.call if kind == "stateless" else node.session().call
     with node.connect() as connection:
         connection.send(make("hold", {"text": "long"}, "l"))
-        held = node.shop.wait_for_hold("long")
+        pending_call = node.shop.wait_for_hold("long")
         read_stream_head(connection)
         assert connection.event() is None
         assert connection.event() is None
-        node.do(lambda: node.shop.release(held))
+        node.do(lambda: node.shop.release(pending_call))
         while (last := connection.event()) is None:
             pass
         assert (last["id"], result_text(last)) == ("l", "released")
@@ -330,12 +332,12 @@ def test_long_call_without_stream_support_stays_silent(
     with node.connect() as connection, node.connect() as other:
         other.send(node.call("hold", {"text": "witness"}))
         connection.send(data)
-        held = node.shop.wait_for_hold("plain")
+        pending_call = node.shop.wait_for_hold("plain")
         witness = node.shop.wait_for_hold("witness")
         read_stream_head(other)
         assert [other.event(), other.event()] == [None, None]
         connection.expect_silence()
-        node.do(lambda: node.shop.release(held))
+        node.do(lambda: node.shop.release(pending_call))
         response = connection.read_response()
         assert response.headers["content-type"] == "application/json"
         assert result_text(response) == "released"
@@ -380,19 +382,19 @@ def test_omits_progress_without_token(shared_node: NodeThread) -> None:
 
 
 def test_sends_logs_to_requesting_clients(shared_node: NodeThread) -> None:
-    said = {"method": "notifications/message", "params": {"level": "info", "data": "hello"}}
+    notification = {"method": "notifications/message", "params": {"level": "info", "data": "hello"}}
     with shared_node.connect() as connection:
         # The stateless wire forbids them unless a level was given.
-        connection.send(shared_node.call("say", said, 1, more_meta={"progressToken": 1}))
+        connection.send(shared_node.call("say", notification, 1, more_meta={"progressToken": 1}))
         assert result_text(connection.read_response()) == "said"
         level = {"progressToken": 1, META + "logLevel": "info"}
         for data in (
-            shared_node.call("say", said, 1, more_meta=level),
-            shared_node.session().call("say", said, 1, _meta={"progressToken": 1}),
+            shared_node.call("say", notification, 1, more_meta=level),
+            shared_node.session().call("say", notification, 1, _meta={"progressToken": 1}),
         ):
             connection.send(data)
             read_stream_head(connection)
-            assert connection.event() == {"jsonrpc": "2.0", **said}
+            assert connection.event() == {"jsonrpc": "2.0", **notification}
             assert result_text(connection.event()) == "said"
             connection.stream_end()
 
@@ -409,11 +411,13 @@ def test_disconnect_cancels_stateless_call(start_node: Any, era: str) -> None:
             connection.send(
                 node.call("hold", {"text": f"up {len(more_meta)}"}, 1, more_meta=more_meta)
             )
-            held = shop.wait_for_hold(f"up {len(more_meta)}")
+            pending_call = shop.wait_for_hold(f"up {len(more_meta)}")
         if era == "session":
-            shop.wait_for(lambda id=held: shop.heard_of("notifications/cancelled", requestId=id))
+            shop.wait_for(
+                lambda id=pending_call: shop.heard_of("notifications/cancelled", requestId=id)
+            )
         else:
-            shop.wait_for(lambda id=held: id in shop.hung_up)
+            shop.wait_for(lambda id=pending_call: id in shop.hung_up)
     node.until(lambda: not list(node.node.pipeline.running_calls()))
     assert node.alive()
 
@@ -423,10 +427,11 @@ def test_disconnect_does_not_cancel_session_call(start_node: Any) -> None:
     session = node.session()
     with node.connect() as connection:
         connection.send(session.call("hold", {"text": "kept"}, 5))
-        held = node.shop.wait_for_hold("kept")
+        pending_call = node.shop.wait_for_hold("kept")
     node.until(
         lambda: all(
-            lane.peer for lane in node.node.listeners._http._server.server_state.connections
+            connection.peer
+            for connection in node.node.listeners._http._server.server_state.connections
         )
     )
     node.until(
@@ -436,7 +441,7 @@ def test_disconnect_does_not_cancel_session_call(start_node: Any) -> None:
     assert node.alive()
     assert not node.shop.heard_of("notifications/cancelled")
     # It can still be cancelled by its id, and otherwise it comes to its end.
-    node.do(lambda: node.shop.release(held))
+    node.do(lambda: node.shop.release(pending_call))
     node.until(lambda: not list(node.node.pipeline.running_calls()))
 
 
@@ -445,11 +450,11 @@ def test_rejects_duplicate_pending_id(start_node: Any) -> None:
     session = node.session()
     with node.connect() as connection:
         connection.send(session.call("hold", {"text": "first"}, 5))
-        held = node.shop.wait_for_hold("first")
-        refused = node.once(session.call("echo", {"text": "second"}, 5))
-        assert refused.json["id"] == 5
-        assert refused.json["error"]["code"] == -32600
-        node.do(lambda: node.shop.release(held))
+        pending_call = node.shop.wait_for_hold("first")
+        caught = node.once(session.call("echo", {"text": "second"}, 5))
+        assert caught.json["id"] == 5
+        assert caught.json["error"]["code"] == -32600
+        node.do(lambda: node.shop.release(pending_call))
         assert "result" in connection.read_response().json
     assert "result" in node.once(session.call("echo", {"text": "third"}, 5)).json
 
@@ -462,13 +467,13 @@ def test_session_cancels_with_notification(start_node: Any, era: str, id: Any) -
     session = node.session()
     with node.connect() as connection:
         connection.send(session.call("hold", {"text": "c"}, id))
-        held = shop.wait_for_hold("c")
+        pending_call = shop.wait_for_hold("c")
         # Somebody else's id, or one of another type, is not this one.
         for other in ("other", 8, str(id) if isinstance(id, int) else 7):
             data = session.request("notifications/cancelled", {"requestId": other}, None)
             assert node.once(data).status == 202
-        stranger = node.session()
-        data = stranger.request("notifications/cancelled", {"requestId": id}, None)
+        unauthenticated = node.session()
+        data = unauthenticated.request("notifications/cancelled", {"requestId": id}, None)
         assert node.once(data).status == 202
         assert node.alive()
         connection.expect_silence()
@@ -479,9 +484,9 @@ def test_session_cancels_with_notification(start_node: Any, era: str, id: Any) -
         assert (response.status, response.body) == (200, b"")
         assert response.headers["content-type"] == "text/event-stream"
         if era == "session":
-            shop.wait_for(lambda: shop.heard_of("notifications/cancelled", requestId=held))
+            shop.wait_for(lambda: shop.heard_of("notifications/cancelled", requestId=pending_call))
         else:
-            shop.wait_for(lambda: held in shop.hung_up)
+            shop.wait_for(lambda: pending_call in shop.hung_up)
         # Its id is free again.
         assert (
             result_text(connection.request(session.call("echo", {"text": "again"}, id))) == "again"
@@ -495,12 +500,12 @@ def test_closes_connection_of_slow_reader(start_node: Any, monkeypatch: pytest.M
         connection.send(
             node.call("hold", {"text": "slow"}, 1, more_meta={"progressToken": "p" * 50_000})
         )
-        held = node.shop.wait_for_hold("slow")
+        pending_call = node.shop.wait_for_hold("slow")
 
         def more() -> bool:
-            if held in node.shop._held:
-                node.shop.progress(held, 1)
-            return bool(node.shop.heard_of("notifications/cancelled", requestId=held))
+            if pending_call in node.shop._held:
+                node.shop.progress(pending_call, 1)
+            return bool(node.shop.heard_of("notifications/cancelled", requestId=pending_call))
 
         node.until(more, "the cut")
         try:

@@ -60,21 +60,23 @@ def get(node: NodeThread, path: str, *headers: tuple[str, str], method: str = "G
 
 
 @pytest.mark.parametrize(
-    "wrong", [[], [bearer("wrong")], [valid_token(exp=1)]], ids=["none", "bad", "old"]
+    "invalid", [[], [bearer("wrong")], [valid_token(exp=1)]], ids=["none", "bad", "old"]
 )
 def test_rejection_contains_resource_metadata(
-    signed_node: NodeThread, wrong: list[tuple[str, str]]
+    signed_node: NodeThread, invalid: list[tuple[str, str]]
 ) -> None:
     expected = f'Bearer resource_metadata="{METADATA}"'
-    if wrong:
+    if invalid:
         expected += ', error="invalid_token"'
     responses = [
-        signed_node.once(signed_node.call("echo", {"text": "x"}, 1, *wrong)),
-        signed_node.once(signed_node.stateless("tools/list", {}, 1, *wrong)),
-        signed_node.once(signed_node.http(message("initialize", initialize()), *wrong)),
-        signed_node.once(signed_node.http(message("tools/list"), ("Mcp-Session-Id", "x"), *wrong)),
-        get(signed_node, "/status", *wrong),
-        get(signed_node, "/sse", *wrong),
+        signed_node.once(signed_node.call("echo", {"text": "x"}, 1, *invalid)),
+        signed_node.once(signed_node.stateless("tools/list", {}, 1, *invalid)),
+        signed_node.once(signed_node.http(message("initialize", initialize()), *invalid)),
+        signed_node.once(
+            signed_node.http(message("tools/list"), ("Mcp-Session-Id", "x"), *invalid)
+        ),
+        get(signed_node, "/status", *invalid),
+        get(signed_node, "/sse", *invalid),
     ]
     for response in responses:
         assert response.status == 401
@@ -237,9 +239,9 @@ class CallerConnections:
         self.legacy.stream_end()
         response = self.call.read_response()
         assert b'"result"' not in response.body
-        refused = self.node.once(self.node.call("echo", {"text": "x"}, 1, self.header))
-        assert refused.status == 401
-        assert "revoked" in refused.error["message"]
+        caught = self.node.once(self.node.call("echo", {"text": "x"}, 1, self.header))
+        assert caught.status == 401
+        assert "revoked" in caught.error["message"]
         assert self.node.once(self.session.call("echo", {"text": "x"})).status == 401
 
     def close(self) -> None:
@@ -334,13 +336,13 @@ def test_limits_pending_identities(own_node: NodeThread) -> None:
 def test_warns_once_about_unused_token(
     start_node: Callable[..., NodeThread], caplog: pytest.LogCaptureFixture
 ) -> None:
-    node, wrong = start_node(), ("Authorization", "Bearer wrong")
-    said = "a caller on this machine presents a token that is not checked"
+    node, invalid = start_node(), ("Authorization", "Bearer wrong")
+    text = "a caller on this machine presents a token that is not checked"
     assert node.once(node.call("echo", {"text": "x"})).status == 200
-    assert said not in caplog.text
+    assert text not in caplog.text
     for _ in range(2):
         with node.connect() as connection:
-            connection.send(node.http(b"", wrong, method="GET", path="/status"))
+            connection.send(node.http(b"", invalid, method="GET", path="/status"))
             assert connection.read_response().status == 200
-    assert caplog.text.count(said) == 1
+    assert caplog.text.count(text) == 1
     assert "wrong" not in caplog.text

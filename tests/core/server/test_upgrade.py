@@ -127,8 +127,8 @@ def run(
         taker = handler or UpgradeHandler()
         http = HttpServer("127.0.0.1", 0)
         table = RouteTable([DirectRoute("/mcp", serve), WebSocketRoute("/ax", taker.take)])
-        lane = HttpProtocol.bound(table, Limits(**limits))
-        await http.start(lane, app)
+        protocol = HttpProtocol.bound(table, Limits(**limits))
+        await http.start(protocol, app)
         try:
             async with asyncio.timeout(HANG_TIMEOUT):
                 await test(Server(http, taker))
@@ -271,9 +271,9 @@ def test_rejects_upgrade_with_status() -> None:
         upgrade.reject(401, 'Show a "token".', b"www-authenticate: Bearer\r\n")
 
     async def test(server: Server) -> None:
-        with pytest.raises(InvalidStatus) as refused:
+        with pytest.raises(InvalidStatus) as caught:
             await connect(server.url)
-        response = refused.value.response
+        response = caught.value.response
         assert response.status_code == 401
         assert response.headers["www-authenticate"] == "Bearer"
         with pytest.raises(

@@ -133,8 +133,8 @@ class StateStores(RuleBasedStateMachine):
         expected = {key: (level, revision) for key, (level, revision, _) in self.model.items()}
         for store in self.stores:
             entries = self.run(store.bucket(LAMPS).list())
-            found = {entry.key: (entry.value.level, entry.revision) for entry in entries}
-            assert found == expected
+            result = {entry.key: (entry.value.level, entry.revision) for entry in entries}
+            assert result == expected
             for key in ("a", "b"):
                 entry = self.run(store.bucket(LAMPS).get(key))
                 assert (entry and (entry.value.level, entry.revision)) == expected.get(key)

@@ -116,9 +116,9 @@ async def test_renews_ended_subscription() -> None:
 async def test_increases_delay_between_streams() -> None:
     async with announcing_server("session") as server:
 
-        async def override(request: Request, answer: ResponseWriter) -> bool:
+        async def override(request: Request, response: ResponseWriter) -> bool:
             if request.method == "GET":
-                answer.abort()
+                response.abort()
             return request.method == "GET"
 
         server.override = override
@@ -155,10 +155,10 @@ async def test_serves_session_server_without_stream(status: str) -> None:
 async def test_serves_stateless_server_without_subscriptions() -> None:
     async with announcing_server("stateless") as server:
 
-        async def override(request: Request, answer: ResponseWriter) -> bool:
+        async def override(request: Request, response: ResponseWriter) -> bool:
             if request.rpc == "subscriptions/listen":
                 id = request.message["id"]
-                answer.json(error(id, -32601, "Method not found"), "404 Not Found")
+                response.json(error(id, -32601, "Method not found"), "404 Not Found")
             return request.rpc == "subscriptions/listen"
 
         server.override = override
@@ -168,10 +168,10 @@ async def test_serves_stateless_server_without_subscriptions() -> None:
                 lambda: any(r.rpc == "subscriptions/listen" for r in server.requests)
             )
             assert await upstream.text("echo", text="x") == "x"
-            asked = [r for r in server.requests if r.rpc == "subscriptions/listen"]
-            assert len(asked) == 1
+            requests = [r for r in server.requests if r.rpc == "subscriptions/listen"]
+            assert len(requests) == 1
             assert upstream.supervisor.restarts == 0
-            message = asked[0].message["params"]
+            message = requests[0].message["params"]
             assert message["notifications"] == {"toolsListChanged": True}
 
 
@@ -199,13 +199,13 @@ async def test_pauses_between_repeated_changes() -> None:
 
     async with announcing_server("session", sse=True) as server:
 
-        async def override(request: Request, answer: ResponseWriter) -> bool:
+        async def override(request: Request, response: ResponseWriter) -> bool:
             if request.rpc != "tools/list":
                 return False
-            answer.open()
-            answer.event(changed())
-            answer.event(result(request.message["id"], {"tools": server.toolbox.tools}))
-            answer.end()
+            response.open()
+            response.event(changed())
+            response.event(result(request.message["id"], {"tools": server.toolbox.tools}))
+            response.end()
             return True
 
         server.override = override
@@ -228,12 +228,12 @@ async def test_retries_failed_listing() -> None:
             await server.until(lambda: count_listeners(server) == 1)
             refused = 3
 
-            async def override(request: Request, answer: ResponseWriter) -> bool:
+            async def override(request: Request, response: ResponseWriter) -> bool:
                 nonlocal refused
                 if request.rpc != "tools/list" or not refused:
                     return False
                 refused -= 1
-                answer.empty("503 Busy")
+                response.empty("503 Busy")
                 return True
 
             server.override = override

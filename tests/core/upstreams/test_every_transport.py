@@ -130,8 +130,8 @@ RunOverTransport = Callable[[Body], None]
 def test_lists_and_calls_tools(run_over_transport: RunOverTransport) -> None:
     async def body(one: SupervisorHarness, control: ServerControl) -> None:
         assert one.listed[0][:3] == ["echo", "report", "hold"]
-        for words in ("", "hello", "grüezi 🚦", 'quotes " and \\ and \n', "x" * 200_000):
-            assert await one.text("echo", text=words) == words
+        for message in ("", "hello", "grüezi 🚦", 'quotes " and \\ and \n', "x" * 200_000):
+            assert await one.text("echo", text=message) == message
         with pytest.raises(UpstreamResponseError, match="on purpose") as caught:
             await with_timeout(one.start("fail"))
         assert caught.value.code == -32042
@@ -141,14 +141,14 @@ def test_lists_and_calls_tools(run_over_transport: RunOverTransport) -> None:
 
 def test_concurrent_calls_get_matching_results(run_over_transport: RunOverTransport) -> None:
     async def body(one: SupervisorHarness, control: ServerControl) -> None:
-        held = [one.start("hold", {"text": f"held {n}"}) for n in range(5)]
+        pending_call = [one.start("hold", {"text": f"held {n}"}) for n in range(5)]
         await control.wait_for_pending(5)
         calls = [one.start("echo", {"text": f"call {n}"}) for n in range(50)]
         for number, call in enumerate(calls):
             assert text(await with_timeout(call)) == f"call {number}"
         # Later than all of those that came after them.
         assert await one.text("release") == "5"
-        for number, call in enumerate(held):
+        for number, call in enumerate(pending_call):
             assert text(await with_timeout(call)) == f"held {number}"
             assert call.times_ended == 1
 
@@ -249,9 +249,9 @@ def test_end_fails_pending_calls(run_over_transport: RunOverTransport) -> None:
         with pytest.raises(UpstreamLostError, match="closed by the node") as caught:
             await with_timeout(call)
         assert caught.value.was_sent
-        with pytest.raises(UpstreamLostError, match="is not available") as refused:
+        with pytest.raises(UpstreamLostError, match="is not available") as rejection:
             one.start("echo")
-        assert not refused.value.was_sent
+        assert not rejection.value.was_sent
 
     run_over_transport(body)
 

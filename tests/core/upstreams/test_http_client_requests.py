@@ -50,9 +50,9 @@ class RootsRequester:
         self.answers: list[Request] = []
         server.override = self
 
-    async def __call__(self, request: Request, answer: ResponseWriter) -> bool:
+    async def __call__(self, request: Request, response: ResponseWriter) -> bool:
         if request.tool == "hold":
-            self._ask(request, answer)
+            self._ask(request, response)
             return True
         if "result" in request.message or "error" in request.message:
             self.answers.append(request)
@@ -61,12 +61,12 @@ class RootsRequester:
             waiting.event(content(id, roots[0]["uri"]))
             if waiting is not getattr(self.server, "stream", None):
                 waiting.end()
-            answer.empty("202 Accepted")
+            response.empty("202 Accepted")
             self.server.notify_waiters()
             return True
         return False
 
-    def _ask(self, request: Request, answer: ResponseWriter) -> None:
+    def _ask(self, request: Request, response: ResponseWriter) -> None:
         name = f"q{len(self.held)}"
         client_request = {"jsonrpc": "2.0", "id": name, "method": "roots/list"}
         if isinstance(self.server, Legacy):
@@ -76,9 +76,9 @@ class RootsRequester:
             self.held[name] = (request.message["id"], stream)
             stream.event(client_request)
         else:
-            self.held[name] = (request.message["id"], answer)
-            answer.open()
-            (self.server.streams[0] if self.on_stream else answer).event(client_request)
+            self.held[name] = (request.message["id"], response)
+            response.open()
+            (self.server.streams[0] if self.on_stream else response).event(client_request)
         self.server.notify_waiters()
 
 
@@ -128,11 +128,11 @@ async def test_cancellation_does_not_wait_behind_call() -> None:
     async with Streamable("session") as server:
         async with run_supervisor(shared(url=server.url(), connections=1)) as upstream:
             await upstream.ready()
-            held = upstream.start("hold")
+            pending_call = upstream.start("hold")
             await server.until(lambda: server.toolbox.pending_calls)
             waiting = upstream.start("echo", {"text": "behind"})
-            held.exchange.abandon("enough")
-            await server.until(lambda: server.toolbox.cancelled == [held.exchange.id])  # type: ignore[attr-defined]
+            pending_call.exchange.abandon("enough")
+            await server.until(lambda: server.toolbox.cancelled == [pending_call.exchange.id])  # type: ignore[attr-defined]
             assert text(await with_timeout(waiting)) == "behind"
 
 
@@ -147,17 +147,17 @@ async def test_reclaims_connection_of_unanswered_post(
     async with Streamable("session") as server:
         kept_open: list[Any] = []
 
-        async def override(request: Request, answer: ResponseWriter) -> bool:
+        async def override(request: Request, response: ResponseWriter) -> bool:
             if request.tool == "hold":
-                answer.open()
+                response.open()
                 for number in range(3):
                     ping = {"jsonrpc": "2.0", "id": f"p{number}", "method": "ping"}
-                    answer.event(ping)
+                    response.event(ping)
                 return True
             if "result" not in request.message:
                 return False
             if habit_of == "stream":
-                answer.open()
+                response.open()
             kept_open.append(request.message["id"])
             server.notify_waiters()
             return True

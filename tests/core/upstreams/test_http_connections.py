@@ -48,11 +48,11 @@ async def test_queues_calls_above_connection_limit() -> None:
     async with Streamable("stateless") as server:
         async with run_supervisor(ServerConfig(url=server.url(), connections=2)) as upstream:
             await upstream.ready()
-            held = [upstream.start("hold", {"text": f"h{n}"}) for n in range(2)]
+            pending_call = [upstream.start("hold", {"text": f"h{n}"}) for n in range(2)]
             await server.until(lambda: len(server.toolbox.pending_calls) == 2)
             waiting = [upstream.start("echo", {"text": f"w{n}"}) for n in range(20)]
             received = len(server.requests)
-            held[0].exchange.abandon("given up")
+            pending_call[0].exchange.abandon("given up")
             # Its connection is gone; a new one takes its place and serves the queue in order.
             for number, call in enumerate(waiting):
                 assert text(await with_timeout(call)) == f"w{number}"
@@ -66,7 +66,7 @@ async def test_cancelled_queued_call_is_never_sent(how: str) -> None:
     async with Streamable("session") as server:
         async with run_supervisor(ServerConfig(url=server.url(), connections=1)) as upstream:
             await upstream.ready()
-            held = upstream.start("hold", {"text": "x"})
+            pending_call = upstream.start("hold", {"text": "x"})
             await server.until(lambda: server.toolbox.pending_calls)
             given_up = upstream.start("echo", {"text": "never"})
             after = upstream.start("echo", {"text": "after"})
@@ -74,7 +74,7 @@ async def test_cancelled_queued_call_is_never_sent(how: str) -> None:
                 given_up.exchange.abandon("The caller is gone.")
             else:
                 given_up.exchange.expire()
-            held.exchange.abandon("The caller is gone.")
+            pending_call.exchange.abandon("The caller is gone.")
             assert text(await with_timeout(after)) == "after"
             sent = [r.message["params"]["arguments"] for r in server.requests if r.tool]
             assert {"text": "never"} not in sent
@@ -87,17 +87,17 @@ async def test_closes_connection_with_unread_response(how: str) -> None:
     async with Streamable("session") as server:
         async with run_supervisor(ServerConfig(url=server.url(), connections=2)) as upstream:
             await upstream.ready()
-            held = upstream.start("hold", {"text": "late"})
+            pending_call = upstream.start("hold", {"text": "late"})
             await server.until(lambda: server.toolbox.pending_calls)
             (message, send), request = (
-                server.toolbox.pending_calls[held.exchange.id],  # type: ignore[attr-defined]
+                server.toolbox.pending_calls[pending_call.exchange.id],  # type: ignore[attr-defined]
                 server.requests[-1],
             )
             if how == "abandon":
-                held.exchange.abandon("The caller is gone.")
+                pending_call.exchange.abandon("The caller is gone.")
             else:
-                held.exchange.expire()
-            await server.until(lambda: server.toolbox.cancelled == [held.exchange.id])  # type: ignore[attr-defined]
+                pending_call.exchange.expire()
+            await server.until(lambda: server.toolbox.cancelled == [pending_call.exchange.id])  # type: ignore[attr-defined]
             send(server.toolbox._text(message, "late"))
             for number in range(5):
                 assert await upstream.text("echo", text=str(number)) == str(number)
@@ -111,7 +111,7 @@ async def test_rejects_calls_above_queue_limit(monkeypatch: pytest.MonkeyPatch) 
     async with Streamable("stateless") as server:
         async with run_supervisor(ServerConfig(url=server.url(), connections=1)) as upstream:
             await upstream.ready()
-            held = upstream.start("hold", {"text": "held"})
+            pending_call = upstream.start("hold", {"text": "held"})
             await server.until(lambda: server.toolbox.pending_calls)
             waiting = [upstream.start("echo", {"text": str(n)}) for n in range(3)]
             with pytest.raises(UpstreamLostError) as caught:
@@ -119,7 +119,7 @@ async def test_rejects_calls_above_queue_limit(monkeypatch: pytest.MonkeyPatch) 
             assert caught.value.failure is TOO_BUSY
             assert not caught.value.was_sent
             assert upstream.supervisor.state is State.READY
-            held.exchange.abandon("make room")
+            pending_call.exchange.abandon("make room")
             for number, call in enumerate(waiting):
                 assert text(await with_timeout(call)) == str(number)
 
@@ -152,10 +152,10 @@ def test_reports_call_lost_on_reused_connection(how: str, loop: str) -> None:
             async with run_supervisor(ServerConfig(url=server.url(), connections=1)) as upstream:
                 await upstream.ready()
 
-                async def override(request: Request, answer: ResponseWriter) -> bool:
+                async def override(request: Request, response: ResponseWriter) -> bool:
                     if how == "reset":
-                        answer.abort()
-                    answer.finish(keep=False)
+                        response.abort()
+                    response.finish(keep=False)
                     return True
 
                 server.override = override
@@ -280,19 +280,19 @@ async def test_reports_lost_server_and_unsent_call() -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "words"),
+    ("url", "message"),
     [
         (f"http://{'a' * 70}.test/mcp", "the host name in `url` is invalid."),
         ("http://127.0.0.1:99999/mcp", "`url` is invalid"),
         ("http://[::1:2/mcp", "`url` is invalid"),
     ],
 )
-async def test_reports_unreachable_address(url: str, words: str) -> None:
+async def test_reports_unreachable_address(url: str, message: str) -> None:
     async with run_supervisor(ServerConfig(url=url)) as upstream:
         upstream.sleeps.hold()
         await upstream.until(lambda: upstream.sleeps.sleeping)
         assert upstream.supervisor.problem is not None
-        assert words in upstream.supervisor.problem
+        assert message in upstream.supervisor.problem
 
 
 # -- headers

@@ -75,7 +75,7 @@ async def test_sends_initialized_before_other_requests() -> None:
     async with Streamable("session") as server:
         heard_before: list[int] = []
 
-        async def override(request: Request, answer: ResponseWriter) -> bool:
+        async def override(request: Request, response: ResponseWriter) -> bool:
             if request.rpc == "notifications/initialized":
                 # A slow server: there would be time enough to overtake it.
                 for _ in range(50):
@@ -98,9 +98,9 @@ async def test_sends_initialized_before_other_requests() -> None:
 async def test_rejected_probe_leads_to_initialize(status: str) -> None:
     async with Streamable("session") as server:
 
-        async def override(request: Request, answer: ResponseWriter) -> bool:
+        async def override(request: Request, response: ResponseWriter) -> bool:
             if request.rpc == "server/discover":
-                answer.empty(status)
+                response.empty(status)
             return request.rpc == "server/discover"
 
         server.override = override
@@ -127,9 +127,9 @@ async def test_rejected_probe_leads_to_initialize(status: str) -> None:
 async def test_json_rpc_error_on_probe_leads_to_initialize(answer_with: Any, status: str) -> None:
     async with Streamable("session") as server:
 
-        async def override(request: Request, answer: ResponseWriter) -> bool:
+        async def override(request: Request, response: ResponseWriter) -> bool:
             if request.rpc == "server/discover":
-                answer.json(answer_with(request.message["id"]), status)
+                response.json(answer_with(request.message["id"]), status)
             return request.rpc == "server/discover"
 
         server.override = override
@@ -141,9 +141,9 @@ async def test_json_rpc_error_on_probe_leads_to_initialize(answer_with: Any, sta
 async def test_reports_unsupported_revisions() -> None:
     async with Streamable("session") as server:
 
-        async def override(request: Request, answer: ResponseWriter) -> bool:
+        async def override(request: Request, response: ResponseWriter) -> bool:
             id = request.message["id"]
-            answer.json(error(id, -32022, "Unsupported", {"supported": ["2031-01-01", 7]}))
+            response.json(error(id, -32022, "Unsupported", {"supported": ["2031-01-01", 7]}))
             return True
 
         server.override = override
@@ -156,7 +156,7 @@ async def test_reports_unsupported_revisions() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "words"),
+    ("status", "message"),
     [
         ("401 Unauthorized", "rejected the credentials (HTTP 401)"),
         ("403 Forbidden", "rejected the credentials (HTTP 403)"),
@@ -166,15 +166,15 @@ async def test_reports_unsupported_revisions() -> None:
         ("200 OK", "which is not MCP"),
     ],
 )
-async def test_probes_again_after_inconclusive_response(status: str, words: str) -> None:
+async def test_probes_again_after_inconclusive_response(status: str, message: str) -> None:
     """It is not taken for a session server, and the next attempt asks afresh."""
 
     async with Streamable("both") as server:
         broken = True
 
-        async def override(request: Request, answer: ResponseWriter) -> bool:
+        async def override(request: Request, response: ResponseWriter) -> bool:
             if broken:
-                answer.respond(b"oops", status, content_type="text/plain")
+                response.respond(b"oops", status, content_type="text/plain")
             return broken
 
         server.override = override
@@ -182,7 +182,7 @@ async def test_probes_again_after_inconclusive_response(status: str, words: str)
             upstream.sleeps.hold()
             await upstream.until(lambda: upstream.sleeps.sleeping)
             assert upstream.supervisor.problem is not None
-            assert words in upstream.supervisor.problem
+            assert message in upstream.supervisor.problem
             assert [request.rpc for request in server.requests] == ["server/discover"]
             broken = False
             upstream.sleeps.wake()
@@ -193,7 +193,7 @@ async def test_probes_again_after_inconclusive_response(status: str, words: str)
 async def test_unanswered_probe_times_out() -> None:
     async with Streamable("both") as server:
 
-        async def override(request: Request, answer: ResponseWriter) -> bool:
+        async def override(request: Request, response: ResponseWriter) -> bool:
             return True
 
         server.override = override
@@ -208,9 +208,9 @@ async def test_unanswered_probe_times_out() -> None:
 async def test_reports_rejected_initialize() -> None:
     async with Streamable("session") as server:
 
-        async def override(request: Request, answer: ResponseWriter) -> bool:
+        async def override(request: Request, response: ResponseWriter) -> bool:
             if request.rpc == "initialize":
-                answer.json(error(request.message["id"], -32000, "Closed on Sundays."))
+                response.json(error(request.message["id"], -32000, "Closed on Sundays."))
             return request.rpc == "initialize"
 
         server.override = override
@@ -229,9 +229,9 @@ async def test_reports_rejected_initialize() -> None:
 async def test_follows_redirect_on_same_server(generations: str, status: str) -> None:
     async with Streamable(generations) as server:
 
-        async def override(request: Request, answer: ResponseWriter) -> bool:
+        async def override(request: Request, response: ResponseWriter) -> bool:
             if request.path == "/mcp":
-                answer.empty(status, location="/mcp/")
+                response.empty(status, location="/mcp/")
             return request.path == "/mcp"
 
         server.override = override
@@ -242,7 +242,7 @@ async def test_follows_redirect_on_same_server(generations: str, status: str) ->
 
 
 @pytest.mark.parametrize(
-    ("location", "words"),
+    ("location", "message"),
     [
         ("http://127.0.0.2:{port}/mcp", "redirects to another server"),
         ("http://127.0.0.1:1/mcp", "redirects to another server"),
@@ -253,11 +253,11 @@ async def test_follows_redirect_on_same_server(generations: str, status: str) ->
         ("/mcp", "redirects in a loop"),
     ],
 )
-async def test_rejects_redirect_to_other_server(location: str, words: str) -> None:
+async def test_rejects_redirect_to_other_server(location: str, message: str) -> None:
     async with Streamable("stateless") as server:
 
-        async def override(request: Request, answer: ResponseWriter) -> bool:
-            answer.empty("307 Whatever", location=location.format(port=server.port))
+        async def override(request: Request, response: ResponseWriter) -> bool:
+            response.empty("307 Whatever", location=location.format(port=server.port))
             return True
 
         server.override = override
@@ -266,4 +266,4 @@ async def test_rejects_redirect_to_other_server(location: str, words: str) -> No
             upstream.sleeps.hold()
             await upstream.until(lambda: upstream.sleeps.sleeping)
             assert upstream.supervisor.problem is not None
-            assert words in upstream.supervisor.problem
+            assert message in upstream.supervisor.problem

@@ -45,10 +45,10 @@ def with_server(
 def answer_with(shape: Shape) -> Any:
     """A habit: `echo` is answered in this shape, everything else as usual."""
 
-    async def override(request: Request, answer: ResponseWriter) -> bool:
+    async def override(request: Request, response: ResponseWriter) -> bool:
         if request.tool != "echo":
             return False
-        await shape(valid_body(request), answer)
+        await shape(valid_body(request), response)
         return True
 
     return override
@@ -92,10 +92,10 @@ def test_reads_result_in_every_shape(
 
 def test_distinguishes_similar_heads_by_length() -> None:
     async def body(one: SupervisorHarness, server: Streamable) -> None:
-        async def override(request: Request, answer: ResponseWriter) -> bool:
+        async def override(request: Request, response: ResponseWriter) -> bool:
             if request.tool != "echo":
                 return False
-            answer.respond(valid_body(request, request.message["params"]["arguments"]["text"]))
+            response.respond(valid_body(request, request.message["params"]["arguments"]["text"]))
             return True
 
         server.override = override
@@ -112,7 +112,7 @@ def test_distinguishes_similar_heads_by_length() -> None:
 @pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
 def test_surplus_bytes_do_not_reach_next_call(when: str, loop: str) -> None:
     async def body(one: SupervisorHarness, server: Streamable) -> None:
-        async def override(request: Request, answer: ResponseWriter) -> bool:
+        async def override(request: Request, response: ResponseWriter) -> bool:
             if request.tool != "echo":
                 return False
             # A second answer, made to fit the next call: its id, and an error without any.
@@ -127,16 +127,16 @@ def test_surplus_bytes_do_not_reach_next_call(when: str, loop: str) -> None:
                 surplus = surplus[:40]
             head = b"HTTP/1.1 200 OK\r\n" + JSON + b"content-length: %d\r\n\r\n" % len(body)
             if when == "in pieces":
-                answer.raw((head + body + surplus)[:-15])
-                answer.raw((head + body + surplus)[-15:])
+                response.raw((head + body + surplus)[:-15])
+                response.raw((head + body + surplus)[-15:])
             elif when == "later":
                 # When the next request is on its way already, only the id can tell.
-                answer.raw(head + body)
+                response.raw(head + body)
                 await asyncio.sleep(0)
-                answer.raw(head + body)
+                response.raw(head + body)
             else:
-                answer.raw(head + body + surplus)
-            answer.finish()
+                response.raw(head + body + surplus)
+            response.finish()
             return True
 
         server.override = override
@@ -160,16 +160,16 @@ def test_surplus_bytes_do_not_reach_next_call(when: str, loop: str) -> None:
 
 def test_bytes_on_idle_connection_close_connection() -> None:
     async def body(one: SupervisorHarness, server: Streamable) -> None:
-        held: list[ResponseWriter] = []
+        pending_call: list[ResponseWriter] = []
 
-        async def override(request: Request, answer: ResponseWriter) -> bool:
-            held.append(answer)
+        async def override(request: Request, response: ResponseWriter) -> bool:
+            pending_call.append(response)
             return False
 
         server.override = override
         await one.text("echo", text="x")
         before = server.connected
-        held[-1].raw(b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\n\r\n")
+        pending_call[-1].raw(b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\n\r\n")
         await server.until(lambda: server.open_connections == 0)
         assert await one.text("echo", text="y") == "y"
         assert server.connected == before + 1
@@ -216,24 +216,24 @@ INVALID_SHAPES: list[tuple[Shape, Failure, bool, str]] = [
 
 
 @pytest.mark.parametrize(
-    ("shape", "failure", "sent", "words"),
+    ("shape", "failure", "sent", "message"),
     INVALID_SHAPES,
     ids=[case[0].__name__ for case in INVALID_SHAPES],
 )
 def test_invalid_response_fails_only_its_call(
-    shape: Shape, failure: Failure, sent: bool, words: str
+    shape: Shape, failure: Failure, sent: bool, message: str
 ) -> None:
     async def body(one: SupervisorHarness, server: Streamable) -> None:
-        held = one.start("hold", {"text": "unharmed"})
+        pending_call = one.start("hold", {"text": "unharmed"})
         await server.until(lambda: server.toolbox.pending_calls)
         server.override = answer_with(shape)
         for _ in range(2):
-            with pytest.raises(UpstreamLostError, match=words) as caught:
+            with pytest.raises(UpstreamLostError, match=message) as caught:
                 await with_timeout(one.start("echo"))
             assert caught.value.failure is failure
             assert caught.value.was_sent is sent
         assert await one.text("release") == "1"
-        assert text(await with_timeout(held)) == "unharmed"
+        assert text(await with_timeout(pending_call)) == "unharmed"
         assert one.supervisor.state is State.READY
         assert one.supervisor.restarts == 0
 
@@ -242,21 +242,21 @@ def test_invalid_response_fails_only_its_call(
 
 def test_rejects_response_with_id_of_other_call() -> None:
     async def body(one: SupervisorHarness, server: Streamable) -> None:
-        held = one.start("hold", {"text": "mine"})
+        pending_call = one.start("hold", {"text": "mine"})
         await server.until(lambda: server.toolbox.pending_calls)
 
-        async def override(request: Request, answer: ResponseWriter) -> bool:
+        async def override(request: Request, response: ResponseWriter) -> bool:
             if request.tool != "echo":
                 return False
             (other,) = server.toolbox.pending_calls
-            answer.json(result(other, {"content": [{"type": "text", "text": "stolen"}]}))
+            response.json(result(other, {"content": [{"type": "text", "text": "stolen"}]}))
             return True
 
         server.override = override
         with pytest.raises(UpstreamLostError, match="does not match"):
             await with_timeout(one.start("echo"))
         assert await one.text("release") == "1"
-        assert text(await with_timeout(held)) == "mine"
+        assert text(await with_timeout(pending_call)) == "mine"
 
     with_server(body)
 
@@ -264,13 +264,13 @@ def test_rejects_response_with_id_of_other_call() -> None:
 @pytest.mark.parametrize("id", [None, "server-error", ...])
 def test_error_without_id_belongs_to_its_request(id: Any) -> None:
     async def body(one: SupervisorHarness, server: Streamable) -> None:
-        async def override(request: Request, answer: ResponseWriter) -> bool:
+        async def override(request: Request, response: ResponseWriter) -> bool:
             if request.tool != "echo":
                 return False
             message = error(id, -32600, "I do not understand.")
             if id is ...:
                 del message["id"]
-            answer.json(message, "400 Bad Request")
+            response.json(message, "400 Bad Request")
             return True
 
         server.override = override
@@ -291,9 +291,9 @@ def test_rejects_large_body(shape: Shape, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(http_pool, "MAX_MESSAGE", 10_000)
 
     async def body(one: SupervisorHarness, server: Streamable) -> None:
-        async def override(request: Request, answer: ResponseWriter) -> bool:
+        async def override(request: Request, response: ResponseWriter) -> bool:
             if request.tool == "echo":
-                await shape(valid_body(request, "x" * 50_000), answer)
+                await shape(valid_body(request, "x" * 50_000), response)
             return request.tool == "echo"
 
         server.override = override
@@ -312,17 +312,17 @@ def test_large_event_does_not_affect_other_events(
     monkeypatch.setattr(http_replies, "MAX_MESSAGE", 10_000)
 
     async def body(one: SupervisorHarness, server: Streamable) -> None:
-        async def override(request: Request, answer: ResponseWriter) -> bool:
+        async def override(request: Request, response: ResponseWriter) -> bool:
             if request.tool != "echo":
                 return False
-            answer.open(chunked=False)
+            response.open(chunked=False)
             events = [
                 b"data: " + valid_body(request) + b"\n\n",
                 b"data: " + b"x" * 20_000 + b"\n\n",
             ]
             # All in one read: the decoder reports the long one and keeps the other.
-            answer.raw(b"".join(events if last else reversed(events)))
-            answer.end()
+            response.raw(b"".join(events if last else reversed(events)))
+            response.end()
             return True
 
         server.override = override
@@ -338,11 +338,11 @@ def test_large_result_on_stream_fails_call_immediately(
     monkeypatch.setattr(http_pool, "STREAM_LINGER_SECONDS", 3600.0)
 
     async def body(one: SupervisorHarness, server: Streamable) -> None:
-        async def override(request: Request, answer: ResponseWriter) -> bool:
+        async def override(request: Request, response: ResponseWriter) -> bool:
             if request.tool != "echo":
                 return False
-            answer.open()
-            answer.event(valid_body(request, "x" * 20_000).decode())
+            response.open()
+            response.event(valid_body(request, "x" * 20_000).decode())
             return True  # and the stream stays open
 
         server.override = override

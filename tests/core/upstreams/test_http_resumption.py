@@ -45,35 +45,35 @@ class LeavingServer(Streamable):
         self.properly = True
         self.left_at = 0.0
         self.resumptions: list[tuple[float, str]] = []
-        self.resumed: Callable[[ResponseWriter, str], Awaitable[None]] = self.answer
+        self.resumed: Callable[[ResponseWriter, str], Awaitable[None]] = self.write_result
         self.id: Any = None
 
-    async def _habit(self, request: Request, answer: ResponseWriter) -> bool:
+    async def _habit(self, request: Request, response: ResponseWriter) -> bool:
         now = asyncio.get_running_loop().time()
         if request.method == "GET" and "last-event-id" in request.headers:
             last = request.headers["last-event-id"]
             self.resumptions.append((now, last))
-            await self.resumed(answer, last)
+            await self.resumed(response, last)
             self.notify_waiters()
             return True
         if request.tool != "hold":
             return False
         self.id = request.message["id"]
         self.left_at = now
-        answer.open()
-        answer.write_chunk(self.primer.encode())
+        response.open()
+        response.write_chunk(self.primer.encode())
         if self.properly:
-            answer.end()
+            response.end()
         else:
-            answer.finish(keep=False)
+            response.finish(keep=False)
         return True
 
     def final_result(self) -> Any:
         return result(self.id, {"content": [{"type": "text", "text": "in the end"}]})
 
-    async def answer(self, answer: ResponseWriter, last: str) -> None:
-        answer.open()
-        answer.event(self.final_result())
+    async def write_result(self, response: ResponseWriter, last: str) -> None:
+        response.open()
+        response.event(self.final_result())
 
     @property
     def posts(self) -> int:
@@ -130,17 +130,17 @@ def test_delivers_notifications_across_resumptions() -> None:
     async def body(one: SupervisorHarness, server: LeavingServer) -> None:
         received: list[Any] = []
 
-        async def resumed(answer: ResponseWriter, last: str) -> None:
-            answer.open()
+        async def resumed(response: ResponseWriter, last: str) -> None:
+            response.open()
             told = {"progressToken": server.id, "progress": len(server.resumptions)}
             number = len(server.resumptions) + 1
             message = json.dumps(notification("notifications/progress", told))
-            answer.write_chunk(f"id: e{number}\ndata: {message}\n\n".encode())
+            response.write_chunk(f"id: e{number}\ndata: {message}\n\n".encode())
             if number < 10:
                 # More often than a stream may be taken up in vain; this is not in vain.
-                answer.end()
+                response.end()
             else:
-                answer.event(server.final_result())
+                response.event(server.final_result())
 
         server.resumed = resumed
         call = one.start(
@@ -160,8 +160,8 @@ def test_delivers_notifications_across_resumptions() -> None:
 @pytest.mark.parametrize("status", ["405 Method Not Allowed", "404 Not Found", "400 Bad Request"])
 def test_failed_resumption_loses_call(status: str) -> None:
     async def body(one: SupervisorHarness, server: LeavingServer) -> None:
-        async def resumed(answer: ResponseWriter, last: str) -> None:
-            answer.empty(status)
+        async def resumed(response: ResponseWriter, last: str) -> None:
+            response.empty(status)
 
         server.resumed = resumed
         with pytest.raises(UpstreamLostError, match=f"HTTP {status[:3]}") as caught:
@@ -177,17 +177,17 @@ def test_failed_resumption_loses_call(status: str) -> None:
     with_server(body)
 
 
-async def _unavailable(answer: ResponseWriter, last: str) -> None:
-    answer.empty("503 Busy")
+async def _unavailable(response: ResponseWriter, last: str) -> None:
+    response.empty("503 Busy")
 
 
-async def _nothing(answer: ResponseWriter, last: str) -> None:
-    answer.open()
-    answer.end()
+async def _nothing(response: ResponseWriter, last: str) -> None:
+    response.open()
+    response.end()
 
 
-async def _cut(answer: ResponseWriter, last: str) -> None:
-    answer.abort()
+async def _cut(response: ResponseWriter, last: str) -> None:
+    response.abort()
 
 
 @pytest.mark.parametrize("resumed", [_unavailable, _nothing, _cut])
@@ -210,11 +210,11 @@ def test_limits_resumptions_without_progress(
 
 def test_increases_delay_between_resumptions() -> None:
     async def body(one: SupervisorHarness, server: LeavingServer) -> None:
-        async def resumed(answer: ResponseWriter, last: str) -> None:
+        async def resumed(response: ResponseWriter, last: str) -> None:
             if len(server.resumptions) < 4:
-                await _unavailable(answer, last)
+                await _unavailable(response, last)
             else:
-                await server.answer(answer, last)
+                await server.write_result(response, last)
 
         server.resumed = resumed
         assert await one.text("hold") == "in the end"
@@ -230,9 +230,9 @@ def test_resumes_after_short_outage(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "_MAX_RESUME_DELAY_SECONDS", 0.02)
 
     async def body(one: SupervisorHarness, server: LeavingServer) -> None:
-        async def resumed(answer: ResponseWriter, last: str) -> None:
+        async def resumed(response: ResponseWriter, last: str) -> None:
             if len(server.resumptions) > 1:
-                await server.answer(answer, last)
+                await server.write_result(response, last)
                 return
             # Gone, with everybody's connections, and back at once.
             assert server._server is not None

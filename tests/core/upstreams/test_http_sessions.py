@@ -57,14 +57,14 @@ async def test_pending_call_survives_session_expiry() -> None:
     async with Streamable("session") as server:
         async with run_supervisor(ServerConfig(url=server.url())) as upstream:
             await upstream.ready()
-            held = upstream.start("hold", {"text": "answered all the same"})
+            pending_call = upstream.start("hold", {"text": "answered all the same"})
             await server.until(lambda: server.toolbox.pending_calls)
             server.forget_sessions()
             with pytest.raises(UpstreamLostError, match="no longer knows the session"):
                 await with_timeout(upstream.start("echo"))
             ((message, send),) = server.toolbox.pending_calls.values()
             send(server.toolbox._text(message, "answered all the same"))
-            assert text(await with_timeout(held)) == "answered all the same"
+            assert text(await with_timeout(pending_call)) == "answered all the same"
             await upstream.ready()
 
 
@@ -72,13 +72,13 @@ async def test_pending_call_fails_after_session_expiry_timeout() -> None:
     async with Streamable("session") as server:
         async with run_supervisor(ServerConfig(url=server.url())) as upstream:
             await upstream.ready()
-            held = upstream.start("hold")
+            pending_call = upstream.start("hold")
             await server.until(lambda: server.toolbox.pending_calls)
             server.forget_sessions()
             with pytest.raises(UpstreamLostError):
                 await with_timeout(upstream.start("echo"))
             with pytest.raises(UpstreamLostError) as caught:
-                await with_timeout(held)
+                await with_timeout(pending_call)
             assert caught.value.failure is UPSTREAM_LOST
             assert caught.value.was_sent
             await upstream.ready()
@@ -87,10 +87,10 @@ async def test_pending_call_fails_after_session_expiry_timeout() -> None:
 async def test_unknown_method_with_404_keeps_session() -> None:
     async with Streamable("session") as server:
 
-        async def override(request: Request, answer: ResponseWriter) -> bool:
+        async def override(request: Request, response: ResponseWriter) -> bool:
             if request.tool == "fail":
                 id = request.message["id"]
-                answer.json(error(id, -32601, "Method not found"), "404 Not Found")
+                response.json(error(id, -32601, "Method not found"), "404 Not Found")
             return request.tool == "fail"
 
         server.override = override
@@ -104,11 +104,11 @@ async def test_unknown_method_with_404_keeps_session() -> None:
 async def test_error_response_about_session_keeps_session() -> None:
     async with Streamable("session") as server:
 
-        async def override(request: Request, answer: ResponseWriter) -> bool:
+        async def override(request: Request, response: ResponseWriter) -> bool:
             if request.tool == "fail":
                 id = request.message["id"]
                 text = "The session argument is missing."
-                answer.json(error(id, -32602, text), "400 Bad Request")
+                response.json(error(id, -32602, text), "400 Bad Request")
             return request.tool == "fail"
 
         server.override = override

@@ -122,8 +122,8 @@ async def test_late_request_reaches_no_other_caller() -> None:
         assert scene.handler.requested_callers == []
         assert scene.handler.notified_callers == []
         # The server is not left waiting.
-        refused = scene.channel.sent[-1]
-        assert (refused["id"], refused["error"]["code"]) == ("q", -32601)
+        caught = scene.channel.sent[-1]
+        assert (caught["id"], caught["error"]["code"]) == ("q", -32601)
 
 
 async def test_late_result_ends_ambiguity() -> None:

@@ -53,7 +53,7 @@ def test_works_with_official_legacy_server(loop: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("endpoint", "words"),
+    ("endpoint", "message"),
     [
         ("http://127.0.0.2:1/messages", "an endpoint on another server, which is not allowed"),
         ("//evil.test/messages", "an endpoint on another server, which is not allowed"),
@@ -62,7 +62,7 @@ def test_works_with_official_legacy_server(loop: str) -> None:
         ("http://[/", "an invalid endpoint URL"),
     ],
 )
-async def test_rejects_endpoint_on_other_server(endpoint: str, words: str) -> None:
+async def test_rejects_endpoint_on_other_server(endpoint: str, message: str) -> None:
     server = Legacy()
     await server.start()
     server.endpoint = endpoint.format(port=server.port)
@@ -71,7 +71,7 @@ async def test_rejects_endpoint_on_other_server(endpoint: str, words: str) -> No
         upstream.sleeps.hold()
         await upstream.until(lambda: upstream.sleeps.sleeping)
         assert upstream.supervisor.problem is not None
-        assert words in upstream.supervisor.problem
+        assert message in upstream.supervisor.problem
         await server.until(lambda: server.open_connections == 0)
     await server.stop()
 
@@ -82,14 +82,14 @@ async def test_accepts_relative_and_absolute_endpoint(endpoint: str) -> None:
     await server.start()
     named = endpoint.format(base=server.url(""))
 
-    async def override(request: Request, answer: ResponseWriter) -> bool:
+    async def override(request: Request, response: ResponseWriter) -> bool:
         if request.method != "GET":
             return False
-        answer.open()
+        response.open()
         # An early word before anybody listens must not upset anything.
-        answer.event(named, "endpoint")
-        answer.event({"jsonrpc": "2.0", "id": "early", "method": "ping"})
-        server.stream = answer
+        response.event(named, "endpoint")
+        response.event({"jsonrpc": "2.0", "id": "early", "method": "ping"})
+        server.stream = response
         return True
 
     server.override = override
@@ -104,8 +104,8 @@ async def test_times_out_without_endpoint(monkeypatch: pytest.MonkeyPatch) -> No
 
     async with Legacy() as server:
 
-        async def override(request: Request, answer: ResponseWriter) -> bool:
-            answer.open()
+        async def override(request: Request, response: ResponseWriter) -> bool:
+            response.open()
             return True
 
         server.override = override
@@ -124,8 +124,8 @@ async def test_reports_error_of_first_transport() -> None:
 
     async with Streamable("session", get="405 Method Not Allowed") as server:
 
-        async def override(request: Request, answer: ResponseWriter) -> bool:
-            answer.empty("405 No" if request.method == "GET" else "404 Not Found")
+        async def override(request: Request, response: ResponseWriter) -> bool:
+            response.empty("405 No" if request.method == "GET" else "404 Not Found")
             return True
 
         server.override = override
@@ -147,9 +147,9 @@ async def test_rejected_post_fails_call(status: str, sent: bool) -> None:
         ) as upstream:
             await upstream.ready()
 
-            async def override(request: Request, answer: ResponseWriter) -> bool:
+            async def override(request: Request, response: ResponseWriter) -> bool:
                 if request.tool == "echo":
-                    answer.empty(status)
+                    response.empty(status)
                 return request.tool == "echo"
 
             server.override = override
@@ -168,13 +168,13 @@ async def test_large_event_does_not_affect_other_events(monkeypatch: pytest.Monk
         ) as upstream:
             await upstream.ready()
 
-            async def override(request: Request, answer: ResponseWriter) -> bool:
+            async def override(request: Request, response: ResponseWriter) -> bool:
                 if request.tool != "echo":
                     return False
-                answer.empty("202 Accepted")
+                response.empty("202 Accepted")
                 assert server.stream is not None
-                good = result(request.message["id"], {"content": []})
-                pieces = [f"data: {'x' * 20_000}\n\n", f"data: {json.dumps(good)}\n\n"]
+                valid = result(request.message["id"], {"content": []})
+                pieces = [f"data: {'x' * 20_000}\n\n", f"data: {json.dumps(valid)}\n\n"]
                 server.stream.write_chunk("".join(pieces).encode())
                 return True
 

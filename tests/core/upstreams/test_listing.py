@@ -39,8 +39,8 @@ LISTS: dict[str, Any] = {
 async def open_peer(
     lists: dict[str, Any], capabilities: dict[str, Any] = EVERYTHING, era: str = "session"
 ) -> AsyncIterator[UpstreamClient]:
-    told = json.dumps({"era": era, "capabilities": capabilities, "lists": lists})
-    args = ["-S", str(SERVERS / "offer_server.py"), told]
+    settings = json.dumps({"era": era, "capabilities": capabilities, "lists": lists})
+    args = ["-S", str(SERVERS / "offer_server.py"), settings]
     connector = Connector(
         "up",
         ServerConfig(command=sys.executable, args=args),
@@ -58,8 +58,8 @@ async def open_peer(
 async def list_requested(peer: UpstreamClient) -> list[str]:
     """Which lists the server was asked for."""
     outcome = await peer.request("test/asked")
-    told: list[str] = json.loads(bytes(outcome.result))["asked"]
-    return sorted(method for method in told if method.endswith("/list"))
+    settings: list[str] = json.loads(bytes(outcome.result))["asked"]
+    return sorted(method for method in settings if method.endswith("/list"))
 
 
 def decode_lists(offer: RawOffering) -> dict[str, list[Any]]:
@@ -167,14 +167,14 @@ async def test_failed_list_does_not_hide_others(verb: str, failure: str) -> None
     pages, sentence = FAILURES[failure]
     [member] = LISTS[verb]["first"]
     pages = json.loads(json.dumps(pages).replace("{member}", member))
-    name, words = WORDS[verb]
+    name, message = WORDS[verb]
 
     async with open_peer({**LISTS, verb: pages}) as peer:
         offer = await list_offering(peer, timeout=HANG_TIMEOUT)
         assert decode_lists(offer) == {**ALL_ENTRIES, name: []}
         [(where, problem)] = offer.problems.items()
         assert (where, problem.failure) == (name, UPSTREAM_PROTOCOL)
-        assert sentence.format(words=words, verb=verb) in problem.message
+        assert sentence.format(words=message, verb=verb) in problem.message
 
 
 async def test_unanswered_list_does_not_hide_others(monkeypatch: pytest.MonkeyPatch) -> None:

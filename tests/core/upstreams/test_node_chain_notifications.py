@@ -73,8 +73,8 @@ def test_notification_of_call_reaches_caller_through_all_nodes() -> None:
     # The edge knows one call only, so it can only be about that one.
     chain.send_notification(LOG, level="info", data="first")
     assert [params["data"] for _, params in chain.caller_notifications[1:]] == ["first"]
-    [told] = [json.loads(raw) for raw in chain.root.wire.up if b'"first"' in raw]
-    request = told["params"]["_meta"]["x-mcpax-request"]
+    [notification] = [json.loads(raw) for raw in chain.root.wire.up if b'"first"' in raw]
+    request = notification["params"]["_meta"]["x-mcpax-request"]
     assert request == chain.root.sent[0]["id"]
     # The caller does not see what is between two nodes.
     assert "x-mcpax-request" not in chain.caller_notifications[1][1]["_meta"]
@@ -233,8 +233,8 @@ def test_receives_requests_of_subserver(era: Era) -> None:
 @run_on_loop
 def test_client_request_names_call() -> None:
     chain = NodeChain(["leaf"], [tool("t")])
-    asked: list[Any] = []
-    chain.root.pipeline.on_request = lambda ask, call, session: asked.append((call, ask))  # type: ignore[assignment, method-assign]
+    client_requests: list[Any] = []
+    chain.root.pipeline.on_request = lambda ask, call, session: client_requests.append((call, ask))  # type: ignore[assignment, method-assign]
     first = chain.call("leaf.t", caller="operator")
     chain.call("leaf.t", caller="auditor")
     assert first.caller == Caller("operator")
@@ -247,12 +247,12 @@ def test_client_request_names_call() -> None:
         )
 
     ask(1, ids[0])
-    [(call, client_request)] = asked
+    [(call, client_request)] = client_requests
     assert call is first
     assert client_request.params == b"{}"
     # Of a request that is over.
     ask(2, 1)
-    assert len(asked) == 1
+    assert len(client_requests) == 1
     assert chain.leaf_messages[-1]["error"]["code"] == -32601
 
 

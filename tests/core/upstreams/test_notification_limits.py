@@ -239,23 +239,25 @@ def test_keeps_order_and_counts_for_any_pattern(
 ) -> None:
     """Order is kept, no second has more than its share, and what is not heard is counted."""
     limiter = LimiterHarness(rate, max_waiting)
-    said = 0
+    submitted = 0
     for pause, number in moves:
         (limiter.clock.stall if stalls else limiter.clock.advance)(pause)
         limiter.submit(number)
-        said += number
+        submitted += number
         assert limiter.limiter.waiting <= max_waiting
-        assert len(limiter.delivered) + limiter.limiter.waiting + limiter.limiter.dropped == said
+        assert (
+            len(limiter.delivered) + limiter.limiter.waiting + limiter.limiter.dropped == submitted
+        )
     limiter.clock.advance(100)
     assert limiter.limiter.waiting == 0
     assert limiter.numbers == sorted(set(limiter.numbers))
-    assert len(limiter.delivered) + limiter.limiter.dropped == said
+    assert len(limiter.delivered) + limiter.limiter.dropped == submitted
     moments = [moment for moment, _ in limiter.delivered]
     for first, last in zip(moments, moments[rate:], strict=False):
         assert last - first >= 1 - 1e-9
     # The newest are never the ones that are dropped.
     if max_waiting:
-        assert limiter.numbers[-1] == said - 1
-    told: Any = [dropped for _, dropped in limiter.notices]
-    assert told == sorted(set(told))
-    assert (told[-1] if told else 0) == limiter.limiter.dropped
+        assert limiter.numbers[-1] == submitted - 1
+    received: Any = [dropped for _, dropped in limiter.notices]
+    assert received == sorted(set(received))
+    assert (received[-1] if received else 0) == limiter.limiter.dropped

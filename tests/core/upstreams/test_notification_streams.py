@@ -191,9 +191,9 @@ async def test_lists_again_after_stream_without_ids() -> None:
 async def test_opens_new_stream_when_resume_fails() -> None:
     async with Streamable("session", get="stream") as server:
 
-        async def override(request: Request, answer: ResponseWriter) -> bool:
+        async def override(request: Request, response: ResponseWriter) -> bool:
             if "last-event-id" in request.headers:
-                answer.empty("400 Bad Request")
+                response.empty("400 Bad Request")
             return "last-event-id" in request.headers
 
         server.override = override
@@ -243,9 +243,9 @@ async def test_silent_stream_counts_as_open(
     async with Streamable("session") as server:
         waiting: list[ResponseWriter] = []
 
-        async def override(request: Request, answer: ResponseWriter) -> bool:
+        async def override(request: Request, response: ResponseWriter) -> bool:
             if request.method == "GET":
-                waiting.append(answer)
+                waiting.append(response)
             return request.method == "GET"
 
         server.override = override
@@ -307,7 +307,7 @@ async def test_reports_rejected_subscription_of_session(monkeypatch: pytest.Monk
                 await with_timeout(upstream.hearing.watch("no:one"))
             assert upstream.hearing.watched == ("old:one",)
 
-            async def override(request: Request, answer: ResponseWriter) -> bool:
+            async def override(request: Request, response: ResponseWriter) -> bool:
                 return request.rpc == "resources/subscribe"
 
             server.override = override
@@ -321,7 +321,7 @@ async def test_reports_rejected_subscription_of_session(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(
-    ("capabilities", "asked"),
+    ("capabilities", "requested"),
     [
         (ALL, ["toolsListChanged", "promptsListChanged", "resourcesListChanged"]),
         ({"tools": {}, "prompts": {"listChanged": True}}, ["promptsListChanged"]),
@@ -329,12 +329,12 @@ async def test_reports_rejected_subscription_of_session(monkeypatch: pytest.Monk
     ],
 )
 async def test_requests_announced_stateless_notifications(
-    capabilities: Any, asked: list[str]
+    capabilities: Any, requested: list[str]
 ) -> None:
     async with stateless(**capabilities) as server:
         async with open_streams(ServerConfig(url=server.url())) as upstream:
             await with_timeout(upstream.hearing.wait_open())
-            assert requested_notifications(server) == [dict.fromkeys(asked, True)]
+            assert requested_notifications(server) == [dict.fromkeys(requested, True)]
             assert not get_requests(server)
 
 
@@ -393,10 +393,10 @@ async def test_keeps_old_subscription_until_acknowledgement() -> None:
             await upstream.until(lambda: upstream.updated == ["a:1"])
             slow: list[Callable[[], None]] = []
 
-            async def override(request: Request, answer: ResponseWriter) -> bool:
+            async def override(request: Request, response: ResponseWriter) -> bool:
                 if request.rpc != "subscriptions/listen":
                     return False
-                slow.append(lambda: server.post(request, answer))
+                slow.append(lambda: server.post(request, response))
                 server.notify_waiters()
                 return True
 
@@ -432,11 +432,11 @@ async def test_times_out_without_acknowledgement(monkeypatch: pytest.MonkeyPatch
     async with stateless() as server:
         open_ones: list[ResponseWriter] = []
 
-        async def override(request: Request, answer: ResponseWriter) -> bool:
+        async def override(request: Request, response: ResponseWriter) -> bool:
             if request.rpc != "subscriptions/listen":
                 return False
-            answer.open()
-            open_ones.append(answer)
+            response.open()
+            open_ones.append(response)
             return True
 
         server.override = override
@@ -502,11 +502,11 @@ async def test_subscribes_only_for_resources_without_announced_changes() -> None
 async def test_reports_unsupported_subscriptions_once() -> None:
     async with stateless() as server:
 
-        async def override(request: Request, answer: ResponseWriter) -> bool:
+        async def override(request: Request, response: ResponseWriter) -> bool:
             if request.rpc == "subscriptions/listen":
                 id = request.message["id"]
                 error = {"code": -32601, "message": "Method not found"}
-                answer.json({"jsonrpc": "2.0", "id": id, "error": error}, "404 Not Found")
+                response.json({"jsonrpc": "2.0", "id": id, "error": error}, "404 Not Found")
             return request.rpc == "subscriptions/listen"
 
         server.override = override
@@ -522,13 +522,13 @@ async def test_retries_busy_server_later() -> None:
     async with stateless() as server:
         full = 2
 
-        async def override(request: Request, answer: ResponseWriter) -> bool:
+        async def override(request: Request, response: ResponseWriter) -> bool:
             nonlocal full
             if request.rpc != "subscriptions/listen" or not full:
                 return False
             full -= 1
             error = {"code": -32603, "message": "Subscription limit reached"}
-            answer.json({"jsonrpc": "2.0", "id": request.message["id"], "error": error})
+            response.json({"jsonrpc": "2.0", "id": request.message["id"], "error": error})
             return True
 
         server.override = override

@@ -134,8 +134,8 @@ async def test_ambiguous_request_is_rejected() -> None:
         first = await server.hold("a", OPERATOR, hear=hear)
         second = await server.hold("b", AUDITOR, hear=hear)
         server.send_request("q")
-        refused = await server.wait_for_response("q")
-        assert refused["error"]["code"] == -32601
+        caught = await server.wait_for_response("q")
+        assert caught["error"]["code"] == -32601
         server.send_notification("notifications/message", level="error", data="whose?")
         await server.wait_until_handled()
         assert not received

@@ -30,11 +30,11 @@ async def test_sets_chosen_log_level_when_session_opens() -> None:
         server.toolbox.capabilities["logging"] = {}
         levels: list[tuple[str, str]] = []
 
-        async def override(request: Request, answer: ResponseWriter) -> bool:
+        async def override(request: Request, response: ResponseWriter) -> bool:
             if request.rpc == "logging/setLevel":
                 level = request.message["params"]["level"]
                 levels.append((request.headers["mcp-session-id"], level))
-                answer.json(result(request.message["id"], {}))
+                response.json(result(request.message["id"], {}))
                 server.notify_waiters()
                 return True
             return False
@@ -103,9 +103,9 @@ async def test_failed_session_fails_subscription() -> None:
     async with Streamable("session") as server, run_supervisor(private_config(server)) as upstream:
         await upstream.ready()
 
-        async def override(request: Request, answer: ResponseWriter) -> bool:
+        async def override(request: Request, response: ResponseWriter) -> bool:
             if request.rpc == "initialize":
-                answer.empty("503 Service Unavailable")
+                response.empty("503 Service Unavailable")
                 return True
             return False
 
@@ -125,11 +125,11 @@ async def test_sets_log_level_of_stateless_client() -> None:
         server.toolbox.capabilities["logging"] = {}
         levels: list[str] = []
 
-        async def override(request: Request, answer: ResponseWriter) -> bool:
+        async def override(request: Request, response: ResponseWriter) -> bool:
             if request.rpc != "logging/setLevel":
                 return False
             levels.append(request.message["params"]["level"])
-            answer.json(result(request.message["id"], {}))
+            response.json(result(request.message["id"], {}))
             server.notify_waiters()
             return True
 

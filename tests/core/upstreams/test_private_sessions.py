@@ -87,8 +87,8 @@ async def test_session_ends_with_client() -> None:
     assert sorted(server.deleted) == ["session-1", "session-2", "session-3"]
 
 
-@pytest.mark.parametrize("held", ["initialize", "notifications/initialized", "GET"])
-async def test_client_leaving_during_opening_closes_session(held: str) -> None:
+@pytest.mark.parametrize("pending_call", ["initialize", "notifications/initialized", "GET"])
+async def test_client_leaving_during_opening_closes_session(pending_call: str) -> None:
     async with (
         Streamable("session", get="stream") as server,
         run_supervisor(private_config(server)) as upstream,
@@ -97,9 +97,9 @@ async def test_client_leaving_during_opening_closes_session(held: str) -> None:
         await server.until(lambda: server.streams)
         stuck: list[ResponseWriter] = []
 
-        async def override(request: Request, answer: ResponseWriter) -> bool:
-            if held in (request.rpc, request.method):
-                stuck.append(answer)
+        async def override(request: Request, response: ResponseWriter) -> bool:
+            if pending_call in (request.rpc, request.method):
+                stuck.append(response)
                 server.notify_waiters()
                 return True
             return False
@@ -112,7 +112,7 @@ async def test_client_leaving_during_opening_closes_session(held: str) -> None:
         call.exchange.abandon("The client is gone.")
         clients.close(session)
         # Before the server has said the session's name, there is nothing to end.
-        if held != "initialize":
+        if pending_call != "initialize":
             await server.until(lambda: server.deleted)
             assert server.deleted == ["session-2"]
         assert not len(upstream.supervisor.session_pool)
@@ -131,9 +131,9 @@ async def test_ended_client_session_opens_nothing() -> None:
         clients = make_sessions()
         session = client_session(clients)
         clients.close(session)
-        with pytest.raises(InterlockError) as refused:
+        with pytest.raises(InterlockError) as caught:
             send(upstream, session=session)
-        assert refused.value.failure is UNKNOWN_SESSION
+        assert caught.value.failure is UNKNOWN_SESSION
         assert not len(upstream.supervisor.session_pool)
 
 
@@ -160,9 +160,9 @@ async def test_limits_number_of_sessions(monkeypatch: pytest.MonkeyPatch) -> Non
             send(upstream, "hold", caller=Caller("guest")),
         ]
         await server.until(lambda: len(server.toolbox.pending_calls) == 3)
-        with pytest.raises(InterlockError) as refused:
+        with pytest.raises(InterlockError) as caught:
             send(upstream, caller=Caller("dave"))
-        assert refused.value.failure is TOO_BUSY
+        assert caught.value.failure is TOO_BUSY
         await with_timeout(send(upstream, "release", caller=AUDITOR))
         for call in busy:
             await with_timeout(call)
@@ -217,9 +217,9 @@ async def test_closing_session_does_not_close_new_session() -> None:
         await upstream.ready()
         stuck: list[ResponseWriter] = []
 
-        async def override(request: Request, answer: ResponseWriter) -> bool:
+        async def override(request: Request, response: ResponseWriter) -> bool:
             if request.rpc == "initialize":
-                stuck.append(answer)
+                stuck.append(response)
                 server.notify_waiters()
                 return True
             return False
@@ -243,9 +243,9 @@ async def test_failed_session_fails_calls() -> None:
     async with Streamable("session") as server, run_supervisor(private_config(server)) as upstream:
         await upstream.ready()
 
-        async def override(request: Request, answer: ResponseWriter) -> bool:
+        async def override(request: Request, response: ResponseWriter) -> bool:
             if request.rpc == "initialize":
-                answer.empty("503 Service Unavailable")
+                response.empty("503 Service Unavailable")
                 return True
             return False
 
@@ -286,8 +286,8 @@ async def test_two_hundred_clients_leave_nothing_behind() -> None:
 
         async def come_and_go(number: int) -> None:
             session = client_session(clients, owner=f"caller-{number % 7}")
-            said = text(await with_timeout(send(upstream, session=session, text=str(number))))
-            assert said == str(number)
+            message = text(await with_timeout(send(upstream, session=session, text=str(number))))
+            assert message == str(number)
             clients.close(session)
             gone.append(session)
 

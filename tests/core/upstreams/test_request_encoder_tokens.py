@@ -65,9 +65,9 @@ def test_adds_token_to_every_call(
 
     for route in (tool(way=way), None):
         plain = written(make_encoder(era, ax=True), route)
-        told = written(token_encoder(era), route)
+        received = written(token_encoder(era), route)
         meta_with = {**plain.get("_meta", {}), "x-mcpax-authorization": TOKEN}
-        assert told == {**plain, "_meta": meta_with}
+        assert received == {**plain, "_meta": meta_with}
 
 
 @pytest.mark.parametrize("era", list(Era))

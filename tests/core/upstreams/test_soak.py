@@ -46,10 +46,10 @@ def test_survives_repeated_kills_under_load(loop: str) -> None:
             count = 0
             while not over:
                 one = every[(number + count) % len(every)]
-                words = f"{number}/{count}"
+                message = f"{number}/{count}"
                 count += 1
                 try:
-                    assert text(await with_timeout(one.start("echo", {"text": words}))) == words
+                    assert text(await with_timeout(one.start("echo", {"text": message}))) == message
                     answered += 1
                     if answered >= target:
                         enough.set()

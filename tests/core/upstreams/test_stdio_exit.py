@@ -157,12 +157,12 @@ def test_repeated_restarts_leave_nothing_behind(loop: str) -> None:
                     await asyncio.sleep(0)
             else:
                 await upstream.ready()
-                held = upstream.start("hold")
+                pending_call = upstream.start("hold")
                 await upstream.text("echo", text="x")
             await with_timeout(upstream.supervisor.end())
             if turn % 4:
                 with pytest.raises(UpstreamLostError, match="closed by the node"):
-                    await with_timeout(held)
+                    await with_timeout(pending_call)
 
     run(body, loop=loop)
 

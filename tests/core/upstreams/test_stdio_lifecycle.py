@@ -84,8 +84,8 @@ def test_exit_reason_contains_stderr(end: str, loop: str) -> None:
 
 async def test_masks_secret_in_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OUR_VALUE", "correct horse battery")
-    words = "Cannot log in with correct horse battery and password=hunter2hunter2"
-    config = stdio_server("--exit", "1", "--say", words, env={"VALUE": "${env:OUR_VALUE}"})
+    message = "Cannot log in with correct horse battery and password=hunter2hunter2"
+    config = stdio_server("--exit", "1", "--say", message, env={"VALUE": "${env:OUR_VALUE}"})
 
     async with run_supervisor(config) as upstream:
         upstream.sleeps.hold()
@@ -97,7 +97,7 @@ async def test_masks_secret_in_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "words"),
+    ("config", "message"),
     [
         (ServerConfig(command="no-such-program-here"), "was not found"),
         (ServerConfig(command="true", cwd="/no/such/folder"), "the folder '/no/such/folder'"),
@@ -109,14 +109,14 @@ async def test_masks_secret_in_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 @LOOPS
-def test_reports_why_process_cannot_start(config: ServerConfig, words: str, loop: str) -> None:
+def test_reports_why_process_cannot_start(config: ServerConfig, message: str, loop: str) -> None:
     async def body() -> None:
         async with run_supervisor(config) as upstream:
             upstream.sleeps.hold()
             await upstream.until(lambda: upstream.sleeps.sleeping)
             assert upstream.states == [State.FAILED]
             assert upstream.supervisor.problem is not None
-            assert words in upstream.supervisor.problem
+            assert message in upstream.supervisor.problem
 
     run(body, loop=loop)
 
@@ -324,8 +324,8 @@ def test_process_inherits_only_three_pipes(loop: str) -> None:
     async def body() -> None:
         async with run_supervisor(stdio_server()) as upstream:
             await upstream.ready()
-            held = os.listdir(f"/proc/{pid_of(upstream)}/fd")
-        assert sorted(held) == ["0", "1", "2"]
+            pending_call = os.listdir(f"/proc/{pid_of(upstream)}/fd")
+        assert sorted(pending_call) == ["0", "1", "2"]
 
     with open("/dev/null", "rb") as ours:
         # As if whoever started the node had left a file open.

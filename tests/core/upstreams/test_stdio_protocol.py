@@ -243,14 +243,14 @@ async def test_large_response_fails_call_immediately(
 
     async with run_supervisor(stdio_server("--eras", "session")) as upstream:
         await upstream.ready()
-        held = upstream.start("hold", {"text": "unharmed"})
+        pending_call = upstream.start("hold", {"text": "unharmed"})
         with pytest.raises(UpstreamLostError, match="longer than 300000 bytes") as caught:
             await with_timeout(upstream.start("huge", {"size": 2_000_000}))
         assert caught.value.failure is UPSTREAM_PROTOCOL
         assert caught.value.was_sent
         assert await upstream.text("huge", size=100_000) == "x" * 100_000
         assert await upstream.text("release") == "1"
-        assert text_of(json.loads(bytes((await with_timeout(held)).result))) == "unharmed"
+        assert text_of(json.loads(bytes((await with_timeout(pending_call)).result))) == "unharmed"
 
 
 async def test_reads_response_of_many_megabytes() -> None:

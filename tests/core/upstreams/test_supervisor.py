@@ -220,33 +220,33 @@ async def test_wait_does_not_return_lost_connection() -> None:
 
 
 async def test_failing_servers_do_not_delay_others(free_port: int) -> None:
-    async with Streamable() as silent, Streamable() as good:
+    async with Streamable() as silent, Streamable() as valid:
 
-        async def never(request: Request, answer: ResponseWriter) -> bool:
+        async def never(request: Request, response: ResponseWriter) -> bool:
             return True
 
         silent.override = never
-        bad = [
+        invalid = [
             ServerConfig(url=silent.url(), start_timeout=60),
             ServerConfig(url=f"http://127.0.0.1:{free_port}/mcp"),
             stdio_server("--silent", start_timeout=60.0),
             stdio_server("--exit", "1"),
             ServerConfig(command="no-such-program-here"),
         ]
-        neighbours = [SupervisorHarness(config, key=f"bad{n}") for n, config in enumerate(bad)]
+        neighbours = [SupervisorHarness(config, key=f"bad{n}") for n, config in enumerate(invalid)]
         for neighbour in neighbours:
             neighbour.sleeps.hold()
             neighbour.supervisor.begin()
         async with (
-            run_supervisor(ServerConfig(url=good.url()), key="good") as upstream,
+            run_supervisor(ServerConfig(url=valid.url()), key="good") as upstream,
             run_supervisor(stdio_server(), key="other") as other,
         ):
             await upstream.ready()
             await other.ready()
             assert await upstream.text("echo", text="x") == "x"
             assert await other.text("echo", text="y") == "y"
-            assert all(bad.supervisor.state is not READY for bad in neighbours)
-        await with_timeout(asyncio.gather(*(bad.supervisor.end() for bad in neighbours)))
+            assert all(invalid.supervisor.state is not READY for invalid in neighbours)
+        await with_timeout(asyncio.gather(*(invalid.supervisor.end() for invalid in neighbours)))
 
 
 async def test_connects_fifty_servers_at_once() -> None:
@@ -403,7 +403,7 @@ async def test_concurrent_ends_finish_calls() -> None:
 async def test_unanswered_delete_delays_end_briefly() -> None:
     async with Streamable("session") as server:
 
-        async def override(request: Request, answer: ResponseWriter) -> bool:
+        async def override(request: Request, response: ResponseWriter) -> bool:
             return request.method == "DELETE"
 
         server.override = override

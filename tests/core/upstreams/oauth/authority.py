@@ -174,15 +174,15 @@ class Authority:
             fields = (line.partition(":") for line in lines if line)
             headers = {name.lower(): value.strip() for name, _, value in fields}
             body = await reader.readexactly(int(headers.get("content-length", "0")))
-            asked = ReceivedRequest(method, target, headers, body)
-            self.asked.append(asked)
+            request = ReceivedRequest(method, target, headers, body)
+            self.asked.append(request)
             for condition, future in self._waiting:
                 if not future.done() and condition():
                     future.set_result(None)
-            if self.gate is not None and asked.path == f"{self.path}/token":
+            if self.gate is not None and request.path == f"{self.path}/token":
                 await self.gate.wait()
-            override = self.overrides.get(asked.path)
-            reply = (override(asked) if override is not None else None) or self._answer(asked)
+            override = self.overrides.get(request.path)
+            reply = (override(request) if override is not None else None) or self._answer(request)
             sent = "".join(f"{name}: {value}\r\n" for name, value in reply.headers.items())
             writer.write(
                 f"HTTP/1.1 {reply.status} X\r\n{sent}content-length: {len(reply.body)}\r\n"

@@ -50,9 +50,9 @@ async def test_signs_in_with_client_secret(tmp_path: Path, method: str) -> None:
         async with harness.node(**SECRET) as upstream:
             await upstream.ready()
             assert await upstream.text("echo", text="hi") == "hi"
-            (asked,) = harness.authority.token_requests("client_credentials")
-            assert asked.form["resource"] == harness.server.url()
-            assert asked.form["scope"] == "read"
+            (request,) = harness.authority.token_requests("client_credentials")
+            assert request.form["resource"] == harness.server.url()
+            assert request.form["scope"] == "read"
             # When it ends there is another, and no human was needed.
             harness.authority.expire()
             assert await upstream.text("echo", text="hi") == "hi"
@@ -163,7 +163,7 @@ async def test_registers_client_for_each_issuer(tmp_path: Path) -> None:
                 harness.server.authority = second
                 assert await upstream.text("echo", text="hi") == "hi"
                 assert len(second.to("/register")) == 1
-                assert first not in str([asked.query for asked in second.asked])
+                assert first not in str([request.query for request in second.asked])
 
 
 async def test_limits_repeated_step_up(tmp_path: Path) -> None:
@@ -173,11 +173,11 @@ async def test_limits_repeated_step_up(tmp_path: Path) -> None:
         guard = harness.server.override
         assert guard is not None
 
-        async def reject_all(request: Request, answer: ResponseWriter) -> bool:
+        async def reject_all(request: Request, response: ResponseWriter) -> bool:
             if "authorization" not in request.headers or request.method == "GET":
-                return await guard(request, answer)
+                return await guard(request, response)
             challenge = 'Bearer error="insufficient_scope", scope="admin"'
-            answer.empty("403 Forbidden", www_authenticate=challenge)
+            response.empty("403 Forbidden", www_authenticate=challenge)
             return True
 
         harness.server.override = reject_all
@@ -191,11 +191,11 @@ async def test_limits_repeated_sign_in(tmp_path: Path) -> None:
     async with open_oauth(tmp_path) as harness:
         browser = AutomaticBrowser()
 
-        async def reject_all(request: Request, answer: ResponseWriter) -> bool:
+        async def reject_all(request: Request, response: ResponseWriter) -> bool:
             if request.path == harness.server.prm_path:
-                answer.json(harness.server.document())
+                response.json(harness.server.document())
             else:
-                answer.empty("401 Unauthorized", www_authenticate="Bearer")
+                response.empty("401 Unauthorized", www_authenticate="Bearer")
             return True
 
         harness.server.override = reject_all
@@ -216,13 +216,13 @@ class ProtectedLegacyServer(Legacy):
         super().__init__()
         self.guard = ProtectedServer(authority)
 
-    async def serve(self, request: Request, answer: ResponseWriter) -> None:
+    async def serve(self, request: Request, response: ResponseWriter) -> None:
         self.guard.port = self.port
         if request.path.startswith("/.well-known/") or not self._known(request):
             assert self.guard.override is not None
-            await self.guard.override(request, answer)
+            await self.guard.override(request, response)
             return
-        await super().serve(request, answer)
+        await super().serve(request, response)
 
     def _known(self, request: Request) -> bool:
         token = request.headers.get("authorization", "").removeprefix("Bearer ")
@@ -267,17 +267,17 @@ async def test_legacy_sse_requires_sign_in(tmp_path: Path) -> None:
 async def test_shutdown_waits_for_renewal(tmp_path: Path) -> None:
     async with open_oauth(tmp_path) as harness:
         await harness.log_in()
-        asked = asyncio.Event()
+        request = asyncio.Event()
 
         def noted(_: ReceivedRequest) -> None:
-            asked.set()
+            request.set()
 
         async with harness.node() as upstream:
             await upstream.ready()
             harness.authority.expire()
             harness.authority.overrides["/token"] = noted
             upstream.start("echo", {"text": "hi"})
-            await with_timeout(asked.wait())
+            await with_timeout(request.wait())
         # What came of it is kept, or the next start would find a refresh token that was used.
         kept = await harness.grant()
         assert kept.refresh_token in harness.authority.refresh

@@ -59,11 +59,11 @@ async def test_uses_server_without_metadata_as_issuer(tmp_path: Path) -> None:
         guard = harness.server.override
         assert guard is not None
 
-        async def override(request: Any, answer: Any) -> bool:
+        async def override(request: Any, response: Any) -> bool:
             if request.path == "/.well-known/oauth-authorization-server":
-                answer.json(harness.authority.document() | {"issuer": harness.server.url("")})
+                response.json(harness.authority.document() | {"issuer": harness.server.url("")})
                 return True
-            return await guard(request, answer)
+            return await guard(request, response)
 
         harness.server.override = override
         harness.authority.iss = None
@@ -134,8 +134,8 @@ async def test_rejects_metadata_of_other_issuer(tmp_path: Path, issuer: str) -> 
     async with open_sign_in(tmp_path) as harness:
         authority = harness.authority
         authority.metadata["issuer"] = issuer.format(authority.issuer, port=authority.port)
-        why = await harness.refused()
-        assert "belong to" in why
+        reason = await harness.refused()
+        assert "belong to" in reason
         assert not harness.browser.pages
         assert not authority.to("/register")
 
@@ -176,44 +176,46 @@ async def test_accepts_plain_http_only_on_loopback(tmp_path: Path, endpoint: str
 async def test_rejects_issuer_without_tls(tmp_path: Path, issuer: str) -> None:
     async with open_sign_in(tmp_path) as harness:
         harness.server.prm = {"authorization_servers": [issuer]}
-        why = await harness.refused()
-        assert "not https" in why or "invalid URL" in why
+        reason = await harness.refused()
+        assert "not https" in reason or "invalid URL" in reason
 
 
 async def test_rejects_loopback_issuer_of_remote_server(tmp_path: Path) -> None:
     """It could make the node ask whatever listens on loopback."""
 
     async with open_sign_in(tmp_path) as harness:
-        asked: list[str] = []
+        request: list[str] = []
 
         async def pretend(method: str, url: str, headers: Any, body: bytes = b"") -> FetchResponse:
-            asked.append(url)
+            request.append(url)
             document = harness.server.document() | {"resource": "https://far.example.com/mcp"}
             return FetchResponse(200, {}, json.dumps(document).encode())
 
         occasion = SignInRequest("https://far.example.com/mcp", OAuthConfig(), None)
         with pytest.raises(SignInProblem, match="which is not https"):
             await sign_in(occasion, harness.browser, harness.wallet, pretend, now=NOW)
-        assert len(asked) == 1
+        assert len(request) == 1
         named = BearerChallenge(resource_metadata="http://127.0.0.1:1/x")
         occasion = SignInRequest("https://far.example.com/mcp", OAuthConfig(), named)
         with pytest.raises(SignInProblem, match="its metadata document is at"):
             await sign_in(occasion, harness.browser, harness.wallet, pretend, now=NOW)
-        assert len(asked) == 1
+        assert len(request) == 1
 
 
 @pytest.mark.parametrize(
-    ("knob", "value", "words"),
+    ("knob", "value", "message"),
     [
         ("iss", "https://evil.example.com", "from another authorization server"),
         ("state", "forged", "belongs to another sign-in"),
         ("consents", False, "denied in the browser"),
     ],
 )
-async def test_rejects_invalid_redirect(tmp_path: Path, knob: str, value: Any, words: str) -> None:
+async def test_rejects_invalid_redirect(
+    tmp_path: Path, knob: str, value: Any, message: str
+) -> None:
     async with open_sign_in(tmp_path) as harness:
         setattr(harness.authority, knob, value)
-        assert words in await harness.refused()
+        assert message in await harness.refused()
         # The code went nowhere.
         assert not harness.authority.to("/token")
 

@@ -64,8 +64,8 @@ async def test_other_403_does_not_renew_token(tmp_path: Path) -> None:
         async with harness.node() as upstream:
             await upstream.ready()
 
-            async def reject_all(request: Request, answer: ResponseWriter) -> bool:
-                answer.empty("403 Forbidden")
+            async def reject_all(request: Request, response: ResponseWriter) -> bool:
+                response.empty("403 Forbidden")
                 return True
 
             harness.server.override = reject_all
@@ -78,8 +78,8 @@ async def test_handles_403_without_token(tmp_path: Path) -> None:
     async with open_oauth(tmp_path) as harness:
         challenge = ""
 
-        async def no(request: Request, answer: ResponseWriter) -> bool:
-            answer.empty("403 Forbidden", www_authenticate=challenge)
+        async def no(request: Request, response: ResponseWriter) -> bool:
+            response.empty("403 Forbidden", www_authenticate=challenge)
             return True
 
         harness.server.override = no
@@ -170,8 +170,8 @@ async def test_configured_credentials_precede_grant(tmp_path: Path) -> None:
 async def test_reports_401_without_bearer_challenge(tmp_path: Path) -> None:
     async with open_oauth(tmp_path) as harness:
 
-        async def no(request: Request, answer: ResponseWriter) -> bool:
-            answer.empty("401 Unauthorized", www_authenticate="Basic realm=x")
+        async def no(request: Request, response: ResponseWriter) -> bool:
+            response.empty("401 Unauthorized", www_authenticate="Basic realm=x")
             return True
 
         harness.server.override = no
@@ -215,17 +215,17 @@ async def test_sends_no_token_over_plain_http(tmp_path: Path) -> None:
     async with open_oauth(tmp_path) as harness:
         bearer = BearerRegistry(harness.store).bearer("up")
         server = ServerConfig(url="http://mcp.example.com/mcp")
-        told: list[str] = []
+        messages: list[str] = []
 
         def settle(error: InterlockError | None) -> None:
             assert error is not None
-            told.append(error.message)
+            messages.append(error.message)
 
         # It may be one that wants none; when it does, it is told why it gets none.
         assert await bearer.prepare(server, lambda _: None) is bearer
         bearer.on_rejected(401, b"Bearer", b"", settle)
         bearer.on_rejected(401, b"Basic", b"", settle)
-        assert told == [
+        assert messages == [
             "up requires a token, but its URL is plain http. Set `url` to its https URL.",
             "up rejected the credentials (HTTP 401). Check `headers` of this server.",
         ]

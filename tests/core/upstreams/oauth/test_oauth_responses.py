@@ -84,7 +84,7 @@ def test_rejects_repeated_parameter() -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "words"),
+    ("query", "message"),
     [
         ({"error": "access_denied"}, "denied in the browser"),
         (
@@ -96,10 +96,10 @@ def test_rejects_repeated_parameter() -> None:
         ({"code": ""}, "has no code"),
     ],
 )
-def test_rejects_redirect_without_code(query: dict[str, str], words: str) -> None:
+def test_rejects_redirect_without_code(query: dict[str, str], message: str) -> None:
     with pytest.raises(SignInProblem) as caught:
         read_redirect_code(iss=ISSUER, **query)  # type: ignore[arg-type]
-    assert words in caught.value.reason
+    assert message in caught.value.reason
 
 
 def token(body: Any, status: int = 200, secrets: tuple[str, ...] = ()) -> Any:
@@ -117,7 +117,7 @@ def test_reads_token_variants() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "words"),
+    ("body", "message"),
     [
         (b"", "not a token response"),
         (b"<html>secret-123</html>", "not a token response"),
@@ -130,10 +130,10 @@ def test_reads_token_variants() -> None:
         (b'{"error": "invalid_grant"}', "refused: invalid_grant"),
     ],
 )
-def test_rejects_invalid_token(body: bytes, words: str) -> None:
+def test_rejects_invalid_token(body: bytes, message: str) -> None:
     with pytest.raises(SignInProblem) as caught:
         token(body)
-    assert words in caught.value.reason
+    assert message in caught.value.reason
     assert "secret-123" not in caught.value.reason
 
 

@@ -91,12 +91,12 @@ async def test_late_rejection_does_not_renew_again(tmp_path: Path) -> None:
         guard, late = harness.server.override, asyncio.Event()
         assert guard is not None
 
-        async def override(request: Request, answer: ResponseWriter) -> bool:
+        async def override(request: Request, response: ResponseWriter) -> bool:
             if b'"slow"' in request.body and not late.is_set():
                 await late.wait()
-                answer.empty("401 Unauthorized", www_authenticate="Bearer")
+                response.empty("401 Unauthorized", www_authenticate="Bearer")
                 return True
-            return await guard(request, answer)
+            return await guard(request, response)
 
         async with harness.node() as upstream:
             await upstream.ready()
@@ -114,7 +114,7 @@ async def test_sign_in_during_renewal_wins(tmp_path: Path) -> None:
 
     async with open_oauth(tmp_path) as harness:
         await harness.log_in()
-        for good in (True, False):
+        for valid in (True, False):
             async with harness.node() as upstream:
                 await upstream.ready()
                 harness.authority.expire()
@@ -126,7 +126,7 @@ async def test_sign_in_during_renewal_wins(tmp_path: Path) -> None:
                         len(harness.authority.token_requests("refresh_token")) > count
                     )
                 )
-                if not good:
+                if not valid:
                     harness.authority.refresh.clear()
                 gate, harness.authority.gate = harness.authority.gate, None
                 newer = await harness.log_in()
@@ -211,11 +211,11 @@ async def test_reports_missing_sign_in_and_waits(tmp_path: Path, generations: st
             await upstream.state(State.FAILED)
             assert upstream.supervisor.problem == NEEDED
             await harness.sleeps.wait_for_sleep()
-            asked = len(harness.server.requests)
+            request = len(harness.server.requests)
             harness.sleeps.wake()
             await harness.sleeps.wait_for_sleep()
             # It looks into the store, and leaves the server alone.
-            assert len(harness.server.requests) == asked
+            assert len(harness.server.requests) == request
             assert not harness.authority.asked
             await harness.log_in()
             harness.sleeps.wake()
@@ -320,11 +320,11 @@ async def test_rejected_new_token_ends_call(tmp_path: Path) -> None:
             guard = harness.server.override
             assert guard is not None
 
-            async def stubborn(request: Request, answer: ResponseWriter) -> bool:
+            async def stubborn(request: Request, response: ResponseWriter) -> bool:
                 if request.tool:
-                    answer.empty("401 Unauthorized", www_authenticate="Bearer")
+                    response.empty("401 Unauthorized", www_authenticate="Bearer")
                     return True
-                return await guard(request, answer)
+                return await guard(request, response)
 
             harness.server.override = stubborn
             calls = len(harness.server.requests)

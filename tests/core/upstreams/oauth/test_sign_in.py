@@ -60,7 +60,7 @@ async def test_registers_client_for_each_issuer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("reply", "words"),
+    ("reply", "message"),
     [
         (Reply(400, {"error": "invalid_redirect_uri"}), "did not register this node: invalid_redi"),
         (Reply(403, b"no"), "did not register this node (HTTP 403)"),
@@ -79,19 +79,19 @@ async def test_registers_client_for_each_issuer(tmp_path: Path) -> None:
         (Reply(200, b"<html>"), "is not a client"),
     ],
 )
-async def test_rejects_invalid_registration(tmp_path: Path, reply: Reply, words: str) -> None:
+async def test_rejects_invalid_registration(tmp_path: Path, reply: Reply, message: str) -> None:
     async with open_sign_in(tmp_path) as harness:
         harness.authority.overrides["/register"] = lambda asked: reply
-        assert words in await harness.refused()
+        assert message in await harness.refused()
         assert not harness.browser.pages
 
 
 async def test_reports_missing_registration_endpoint(tmp_path: Path) -> None:
     async with open_sign_in(tmp_path) as harness:
         harness.authority.metadata["registration_endpoint"] = None
-        why = await harness.refused()
-        assert "set oauth.client_id" in why
-        assert harness.browser.redirect_uri in why
+        reason = await harness.refused()
+        assert "set oauth.client_id" in reason
+        assert harness.browser.redirect_uri in reason
 
 
 async def test_client_document_precedes_registration(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 ABOUT = {"name": "offers", "version": "1"}
 
 
-def answer(
+def response(
     request: dict[str, Any], told: dict[str, Any], asked: list[str]
 ) -> dict[str, Any] | None:
     method, params = request["method"], request.get("params", {})
@@ -50,16 +50,16 @@ def answer(
 
 
 def main() -> None:
-    told = json.loads(sys.argv[1])
-    asked: list[str] = []
+    settings = json.loads(sys.argv[1])
+    requested: list[str] = []
     for line in sys.stdin:
         request = json.loads(line)
         if "id" not in request:
             continue
-        said = answer(request, told, asked)
-        asked.append(request["method"])
-        if said is not None:
-            print(json.dumps(said), flush=True)
+        message = response(request, settings, requested)
+        requested.append(request["method"])
+        if message is not None:
+            print(json.dumps(message), flush=True)
 
 
 main()

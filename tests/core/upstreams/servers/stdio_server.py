@@ -165,8 +165,8 @@ class StdioServer(Toolbox):
         elif name == "wordless":
             write(b'{"jsonrpc":"2.0","id":%d}\n' % id)
         elif name == "batch":
-            told = notification("notifications/tools/list_changed")
-            batch = [told, self._text(message, "batched"), 7]
+            received = notification("notifications/tools/list_changed")
+            batch = [received, self._text(message, "batched"), 7]
             write(json.dumps(batch).encode() + b"\n")
         else:
             super()._call(message, name, arguments, reply)

@@ -140,14 +140,14 @@ class Toolbox:
         elif name == "report":
             token = message["params"]["_meta"]["progressToken"]
             for step in range(1, arguments["steps"] + 1):
-                told = {"progressToken": token, "progress": step, "total": arguments["steps"]}
-                send(notification("notifications/progress", told))
+                params = {"progressToken": token, "progress": step, "total": arguments["steps"]}
+                send(notification("notifications/progress", params))
             send(self._text(message, "reported"))
         elif name == "hold":
             self.pending_calls[message["id"]] = (message, send)
         elif name == "release":
-            for held, reply in self.pending_calls.values():
-                reply(self._text(held, held["params"]["arguments"].get("text", "")))
+            for pending_call, reply in self.pending_calls.values():
+                reply(self._text(pending_call, pending_call["params"]["arguments"].get("text", "")))
             count = len(self.pending_calls)
             self.pending_calls.clear()
             send(self._text(message, str(count)))
