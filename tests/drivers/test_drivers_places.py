@@ -53,6 +53,7 @@ def workspace(folder: Path) -> Config:
 
 
 @needs_confinement
+@pytest.mark.feature("tree")
 @pytest.mark.spec("DR-32.security-1", "DR-30.security-1")
 async def test_trust_files_are_not_writable_for_drivers(tmp_path: Path) -> None:
     config = workspace(tmp_path)

@@ -47,7 +47,6 @@ MISTAKES = {
     ROOM + "      participant: []": 'did you mean "participants"',
     "topics: {path: ws}": "topics.path",
     "topics: {path: /mcp}\npath: /mcp": "the path is in use",
-    "topics: {path: /ax}": "the path is in use",
 }
 
 
@@ -56,6 +55,12 @@ def test_a_mistake_is_named(text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_config(text)
     assert MISTAKES[text] in str(caught.value)
+
+
+@pytest.mark.feature("tree")
+def test_rejects_path_of_subservers() -> None:
+    with pytest.raises(ConfigError, match="the path is in use"):
+        parse_config("topics: {path: /ax}")
 
 
 def test_a_room_with_everything() -> None:
