@@ -330,7 +330,7 @@ def test_import_says_how_to_remove_each_direct_connection(world: CommandLine) ->
         f'delete "mcpServers" > "mine" in {desktop}',
     }
     assert "far" not in load_config(world.cwd / "interlock.yaml").servers
-    assert '"far" of the folder /else/where is left out' in result.stderr
+    assert '"far" of the folder /else/where is not imported' in result.stderr
 
 
 def test_import_does_not_suggest_removing_this_node(world: CommandLine) -> None:

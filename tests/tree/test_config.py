@@ -58,7 +58,7 @@ MISTAKES = {
         '1:27: parent.segment: "a.b" is not a segment; use 1 to 63 of a-z, 0-9, _ and -'
     ),
     "parent: {url: wss://x/ax, segment: a, token: hunter2}": (
-        "1:39: parent.token: the secret itself must not stand here; refer to it with ${env:NAME}"
+        "1:39: parent.token: the secret itself is not allowed here; refer to it with ${env:NAME}"
     ),
     "parent: {url: wss://x/ax, segment: a, authority: edge01}": (
         '1:39: parent.authority: "edge01" is not an authority; '

@@ -44,8 +44,8 @@ def import_clients(
         DEFAULT_NAME,
         Config,
         ConfigError,
+        format_import,
         import_client_configs,
-        import_note,
         load_config,
         to_yaml,
     )
@@ -59,14 +59,14 @@ def import_clients(
         # `--write` reports the error. Without it, the present config does not matter.
         existing_config = Config()
     imported_keys: set[str] = set()
-    imported = import_client_configs(config_paths, home=home, cwd=cwd, own_config=existing_config)
+    imported = import_client_configs(config_paths, home=home, cwd=cwd, node_config=existing_config)
     if not imported.servers:
         output.print_problem(f"No servers in {', '.join(map(str, config_paths))}.")
     elif write:
         imported_keys = _add_servers(imported, target)
     else:
         print(to_yaml(imported.servers), end="")
-    note = import_note(imported)
+    note = format_import(imported)
     if note:
         output.print_note(note)
     if imported.servers:

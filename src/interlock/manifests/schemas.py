@@ -415,7 +415,7 @@ def _explain_kind(kind: ValidationErrorKind, schema: Schema, value: Any) -> tupl
     match kind:
         case Kind.Type(types=types):
             if value is None:
-                return "the key has no value", "write a value, or remove the key"
+                return "there is no value here", "write a value, or remove the key"
             expected_types = join_alternatives([_TYPE_NAMES.get(name, name) for name in types])
             message = f"expected {expected_types}, found {_describe_type(value)}"
             return message, _type_hint(types, schema, value)

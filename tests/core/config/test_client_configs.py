@@ -13,8 +13,8 @@ from interlock.core.config import (
     ConfigError,
     ServerConfig,
     find_client_configs,
+    format_import,
     import_client_configs,
-    import_note,
     parse_config,
     read_client_config,
     to_yaml,
@@ -130,7 +130,7 @@ def test_replaces_literal_secrets_with_references(home: Path, cwd: Path) -> None
         },
     )  # fmt: skip
     result = read(path, home, cwd)
-    text = to_yaml(result.servers) + import_note(result)
+    text = to_yaml(result.servers) + format_import(result)
     assert "hunter2" not in text
     assert "ghp_" not in text
     assert "a1a1" not in text
@@ -168,7 +168,7 @@ servers:
       API_KEY: ${env:API_KEY}
 """
     )
-    assert import_note(result).splitlines()[:3] == [
+    assert format_import(result).splitlines()[:3] == [
         "Set these environment variables before the node starts:",
         "  API_KEY  for servers.defaulted.env.API_KEY",
         "  API_KEY_2  for servers.api.url",
@@ -223,12 +223,12 @@ def test_reads_vs_code_inputs_and_comments(home: Path, cwd: Path) -> None:
         segment="local",
     )
     assert result.servers["asked"].args == ["$${command:pick.one}"]
-    note = import_note(result)
+    note = format_import(result)
     assert "  API_TOKEN  for servers.api.headers.Authorization (The API token)" in note
     assert 'Note: local: envFile "${workspaceFolder}/.env" is not read; ' in note
-    assert "Note: local: env.GONE has no value and is left out" in note
-    assert "Note: local: not taken over: strange" in note
-    assert "${command:pick.one} is known to the client only; kept as plain text" in note
+    assert "Note: local: env.GONE has no value and is ignored" in note
+    assert "Note: local: not imported: strange" in note
+    assert "${command:pick.one} has a meaning only in the client; imported as plain text" in note
 
 
 @pytest.mark.parametrize(
@@ -258,7 +258,7 @@ def test_reads_cursor_file(home: Path, cwd: Path) -> None:
     assert result.servers["a"].headers == {"API_KEY": "${env:KEY}"}
     assert (result.servers["b"].command, result.servers["b"].args) == ("npx", ["-y", "thing"])
     assert not result.servers["b"].enabled
-    assert result.notes == ["c: auth is not taken over; set headers if it needs a token"]
+    assert result.notes == ["c: auth is not imported; set headers if the server needs a token"]
 
 
 def test_reads_codex_file(home: Path, cwd: Path) -> None:
@@ -322,7 +322,9 @@ startup_timeout_ms = 1500
         ),
         "slow": ServerConfig(command="slow", start_timeout=1.5, segment="slow"),
     }
-    assert result.notes == ["figma: scopes is not taken over; set headers if it needs a token"]
+    assert result.notes == [
+        "figma: scopes is not imported; set headers if the server needs a token"
+    ]
 
 
 def test_reads_servers_of_project_from_user_file(home: Path, cwd: Path) -> None:
@@ -343,10 +345,10 @@ def test_reads_servers_of_project_from_user_file(home: Path, cwd: Path) -> None:
     assert '"other"' in result.notes[0]
 
 
-def test_omits_common_variables_from_import_note(home: Path, cwd: Path) -> None:
+def test_omits_common_variables_from_format_import(home: Path, cwd: Path) -> None:
     env = {"HOME": "${HOME}", "TEAM": "${TEAM}"}
     path = write(cwd / ".mcp.json", {"mcpServers": {"a": {"command": "run", "env": env}}})
-    note = import_note(read(path, home, cwd))
+    note = format_import(read(path, home, cwd))
     assert "TEAM" in note
     assert "HOME" not in note
 
@@ -371,12 +373,12 @@ def test_bad_entry_does_not_hide_other_servers(home: Path, cwd: Path) -> None:
     assert list(result.servers) == ["good", "日本"]
     assert result.servers["日本"].segment == "server"
     assert result.notes == [
-        '.mcp.json: "none" is left out: it has neither a URL nor a command',
-        '.mcp.json: "both" is left out: it has both a URL and a command',
-        '.mcp.json: "socket" is left out: this is not a URL of an MCP server',
-        '.mcp.json: "text" is left out: it is not a server',
-        '.mcp.json: "header" is left out: "a b" is not the name of a header',
-        '.mcp.json: "half" is left out: this text holds half a character',
+        '.mcp.json: "none" is not imported: it has neither a URL nor a command',
+        '.mcp.json: "both" is not imported: it has both a URL and a command',
+        '.mcp.json: "socket" is not imported: this is not a URL of an MCP server',
+        '.mcp.json: "text" is not imported: it is not a server',
+        '.mcp.json: "header" is not imported: "a b" is not the name of a header',
+        '.mcp.json: "half" is not imported: this text has half a surrogate pair',
     ]
 
 
@@ -444,7 +446,7 @@ def test_reads_no_servers_from_empty_file(home: Path, cwd: Path) -> None:
     for name, text in [("a.json", ""), ("b.json", "// nothing\n"), ("c.toml", "")]:
         result = read(write(cwd / name, text), home, cwd)
         assert result == ClientImport({}, [], [])
-        assert import_note(result) == ""
+        assert format_import(result) == ""
 
 
 def test_moves_passwords_into_env_references(home: Path, cwd: Path) -> None:

@@ -54,7 +54,7 @@ MISTAKES = {
     "listen: 84.2": "1:1: listen: expected text, found a number; put it in quotes",
     "listen: 99999": '1:1: listen: "99999" is not a port; use a number from 0 to 65535',
     "listen: [a]": "1:1: listen: expected text, found a list; write one value",
-    "listen:": "1:1: listen: there is no value here; write one, or remove the key",
+    "listen:": "1:1: listen: there is no value here; write a value, or remove the key",
     "page_size: many": "1:1: page_size: expected a whole number, found text; write digits only",
     "page_size: 1_000": "1:1: page_size: expected a whole number, found text; write 1000",
     "page_size: 1.5": "1:1: page_size: expected a whole number, found a number; write digits only",
@@ -69,7 +69,7 @@ MISTAKES = {
     "names: snake": '1:1: names: "snake" is not one of the choices; write auto, dotted or safe',
     "names: [safe]": "1:1: names: a list is not one of the choices; write auto, dotted or safe",
     'servers: {a: {url: http://x, deny: [""]}}': (
-        "1:37: servers.a.deny[0]: the text is empty; write something, or remove the key"
+        "1:37: servers.a.deny[0]: the text is empty; write a text, or remove the key"
     ),
     # Durations and sizes.
     "timeout: 5 minutes": f'1:1: timeout: "5 minutes" is not a duration; {DURATION}',
@@ -109,11 +109,11 @@ MISTAKES = {
     ),
     'allowed_hosts: ["http://a"]': (
         '1:17: allowed_hosts[0]: "http://a" is not a host; '
-        "write a host name or address, with :port if it matters"
+        "write a host name or address, and :port if needed"
     ),
     # Servers.
     "servers:\n  a:": (
-        "2:3: servers.a: there is nothing here; write a URL, a command line or its keys"
+        "2:3: servers.a: the section is empty; write a URL, a command line or its keys"
     ),
     "servers:\n  a: 5": (
         "2:3: servers.a: expected a URL, a command line or keys, found a number; "
@@ -203,18 +203,18 @@ MISTAKES = {
         f"2:28: servers.a.args[0]: a reference is not closed with }}; {REFERENCE}"
     ),
     "servers:\n  a: {command: run, args: ['${env:X:-${env:Y}}']}": (
-        f"2:28: servers.a.args[0]: a reference cannot stand inside another; {REFERENCE}"
+        f"2:28: servers.a.args[0]: a reference cannot contain another reference; {REFERENCE}"
     ),
     "servers:\n  a: {command: run, cwd: '${vault:x}'}": (
-        f"2:21: servers.a.cwd: ${{…}} holds no reference; {REFERENCE}"
+        f"2:21: servers.a.cwd: ${{…}} contains no reference; {REFERENCE}"
     ),
     "tokens: [{name: a}]": "1:10: tokens[0]: token is missing; add token",
     "tokens: [{name: a, token: hunter2}]": (
-        "1:20: tokens[0].token: the secret itself must not stand here; "
+        "1:20: tokens[0].token: the secret itself is not allowed here; "
         "refer to it with ${env:NAME}"
     ),
     "tokens: [{name: a, token: '${env:A:-hunter2}'}]": (
-        "1:20: tokens[0].token: the secret itself must not stand here, nor a default for it; "
+        "1:20: tokens[0].token: the secret itself is not allowed here, nor a default for it; "
         "write ${env:A}, and set A before the node starts"
     ),
     "tokens: [{name: a, token: '${env:A'}]": (
@@ -223,7 +223,7 @@ MISTAKES = {
     "tokens: [{name: a, token: '${A}'}]": (
         "1:20: tokens[0].token: ${A} is not a reference; write ${env:A}"
     ),
-    "tokens: [~]": "1:10: tokens[0]: there is nothing here; write its keys",
+    "tokens: [~]": "1:10: tokens[0]: the section is empty; write its keys",
     'tokens: [{name: a, token: "${env:A}"}, {name: a, token: "${env:B}"}]': (
         '1:41: tokens[1].name: another token has the name "a"; use unique names'
     ),
@@ -272,10 +272,10 @@ MISTAKES = {
     ),
     "%YAML nope\n": "1:7: a line that starts with % is a YAML directive; remove it",
     "path: /\x07": (
-        "1:8: the character U+0007 cannot stand in YAML text; "
+        "1:8: the character U+0007 is not allowed in YAML text; "
         "remove it, or write it as an escape"
     ),
-    'path: "\\ud800"': "1:1: path: this text holds half a character; check its escapes",
+    'path: "\\ud800"': "1:1: path: this text has half a surrogate pair; check its escapes",
     "a: " + "[" * 50: "1:35: this is nested too deeply; use fewer levels",
     'path: "\\UFFFFFFFF"': "the file holds an impossible escape or number; remove it",
 }  # fmt: skip

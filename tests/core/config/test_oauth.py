@@ -64,7 +64,7 @@ def test_accepts_valid_oauth(oauth: Any) -> None:
         ({"grant": "password"}, ['oauth.grant: "password" is not one of the choices']),
         (
             {"client_id": "me", "client_secret": "literal"},
-            ["oauth.client_secret: the secret itself must not stand here"],
+            ["oauth.client_secret: the secret itself is not allowed here"],
         ),
         ({"client_secret": "${env:X}"}, ["oauth.client_secret: client_secret needs client_id"]),
         ({"private_key": "${env:X}"}, ["oauth.private_key: private_key needs client_id"]),

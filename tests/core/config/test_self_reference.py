@@ -108,11 +108,11 @@ def test_import_omits_the_node(tmp_path: Path) -> None:
         },
     )
     own = Config(listen="127.0.0.1:9")
-    result = import_client_configs([path], home=tmp_path, cwd=tmp_path, own_config=own)
+    result = import_client_configs([path], home=tmp_path, cwd=tmp_path, node_config=own)
     assert list(result.servers) == ["jira"]
     # What only the node itself would need is not asked for.
     assert result.variables == []
-    assert [note.partition(" is left out: ")[0] for note in result.notes] == [
+    assert [note.partition(" is not imported: ")[0] for note in result.notes] == [
         'mcp.json: "interlock"', 'mcp.json: "pump"', 'mcp.json: "bridge"',
     ]  # fmt: skip
 

@@ -18,8 +18,8 @@ from interlock.core.config.client_configs import (
     ClientEntry,
     ClientImport,
     find_client_configs,
+    format_import,
     import_client_configs,
-    import_note,
     read_client_config,
 )
 from interlock.core.config.client_secrets import Variable
@@ -112,8 +112,8 @@ __all__ = [
     "diff",
     "find_client_configs",
     "find_exposure_problem",
+    "format_import",
     "import_client_configs",
-    "import_note",
     "is_secret_key",
     "load_config",
     "parse_config",

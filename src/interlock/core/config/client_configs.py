@@ -28,14 +28,13 @@ from interlock.core.config.quantities import check_url, default_segment
 from interlock.core.config.render import to_yaml
 from interlock.core.config.secrets import escape
 
-# -- JSON as editors write it, with comments and trailing commas, and TOML: text to plain values.
+# -- Parsers of the config files of MCP clients: JSON with comments and trailing commas, and TOML.
 #
-# For the config files of MCP clients. An error says where, and never quotes the text: such files
-# hold secrets.
+# An error has a position, and never quotes the text, because such files contain secrets.
 
 _STRING_OR_COMMENT: Final = re.compile(r'"(?:\\.|[^"\\])*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
 _STRING_OR_LAST_COMMA: Final = re.compile(r'"(?:\\.|[^"\\])*"|,(?=\s*[}\]])', re.DOTALL)
-_TOML_PLACE: Final = re.compile(r"\(at line (\d+), column (\d+)\)")
+_TOML_POSITION: Final = re.compile(r"\(at line (\d+), column (\d+)\)")
 _NOT_NEWLINE: Final = re.compile(r"[^\n]")
 
 
@@ -44,8 +43,8 @@ def parse_jsonc(text: str, filename: str) -> Any:
 
     def blank(match: re.Match[str]) -> str:
         # Removed text becomes spaces, so that lines and columns stay correct.
-        found = match[0]
-        return found if found.startswith('"') else _NOT_NEWLINE.sub(" ", found)
+        text = match[0]
+        return text if text.startswith('"') else _NOT_NEWLINE.sub(" ", text)
 
     stripped = _STRING_OR_COMMENT.sub(blank, text)
     stripped = _STRING_OR_LAST_COMMA.sub(blank, stripped)
@@ -67,16 +66,16 @@ def parse_toml(text: str, filename: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
-        place = _TOML_PLACE.search(str(error))
-        line, column = (int(place[1]), int(place[2])) if place else (0, 0)
+        match = _TOML_POSITION.search(str(error))
+        line, column = (int(match[1]), int(match[2])) if match else (0, 0)
     raise ConfigError(
         [Problem(filename, line, column, "", "this is not valid TOML", "check this line")]
     )
 
 
-# -- One server entry of an MCP client's config to a `ServerConfig`.
+# -- Conversion of a server entry of an MCP client to a `ServerConfig`.
 #
-# Knows the keys of Claude Code, Claude Desktop, Cursor and VS Code (JSON) and of Codex (TOML).
+# It supports the keys of Claude Code, Claude Desktop, Cursor, VS Code (JSON) and Codex (TOML).
 # Keys without a counterpart are listed in a note, never dropped silently.
 
 _VARIABLE: Final = re.compile(r"\$\{(?P<body>[^{}]*)\}")
@@ -84,7 +83,7 @@ _ENV: Final = re.compile(r"(?:env:)?(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<def
 _FOLDERS: Final = frozenset({"userHome", "workspaceFolder", "workspaceFolderBasename"})
 _SEPARATORS: Final = frozenset({"pathSeparator", "/"})
 
-# Keys that say how the client shows, approves or starts a server: nothing is lost without them.
+# Keys about the display, approval or start of a server in the client. They can be ignored.
 _CLIENT_ONLY_KEYS: Final = frozenset({
     "name", "type", "transport", "alwaysAllow", "autoApprove", "alwaysLoad", "dev", "gallery",
     "version", "required", "supports_parallel_tool_calls", "default_tools_approval_mode", "tools",
@@ -194,7 +193,7 @@ class EntryReader:
             "deny": deny or [],
         }
         if url:
-            address = check_url(self._translated(str(url), f"servers.{key}.url"))
+            address = check_url(self._convert_variables(str(url), f"servers.{key}.url"))
             return ServerConfig(
                 url=self.secret_replacer.url(key, address),
                 headers={
@@ -208,9 +207,9 @@ class EntryReader:
         env = self._texts(key, "env", entry.get("env"))
         cwd = entry.get("cwd")
         return ServerConfig(
-            command=self._translated(command, f"servers.{key}.command"),
+            command=self._convert_variables(command, f"servers.{key}.command"),
             args=self.secret_replacer.arguments(
-                key, [self._translated(arg, f"servers.{key}.args") for arg in args]
+                key, [self._convert_variables(arg, f"servers.{key}.args") for arg in args]
             ),
             env={
                 **{
@@ -219,7 +218,7 @@ class EntryReader:
                 },
                 **(forwarded or {}),
             },
-            cwd=self._translated(str(cwd), f"servers.{key}.cwd") if cwd else None,
+            cwd=self._convert_variables(str(cwd), f"servers.{key}.cwd") if cwd else None,
             **shared,
         )
 
@@ -229,12 +228,12 @@ class EntryReader:
         for item, value in _mapping(values).items():
             if isinstance(value, str | int | float):
                 text = str(value).lower() if isinstance(value, bool) else str(value)
-                texts[str(item)] = self._translated(text, f"servers.{key}.{name}.{item}")
+                texts[str(item)] = self._convert_variables(text, f"servers.{key}.{name}.{item}")
             else:
-                self.notes.append(f"{key}: {name}.{item} has no value and is left out")
+                self.notes.append(f"{key}: {name}.{item} has no value and is ignored")
         return texts
 
-    def _translated(self, text: str, used_by: str) -> str:
+    def _convert_variables(self, text: str, used_by: str) -> str:
         """Convert ${…} of the client to our notation. Other text stays literal."""
         if not self.origin.expands:
             return escape(text)
@@ -251,12 +250,12 @@ class EntryReader:
         if body in _SEPARATORS:
             return "/"
         if body.startswith("input:"):
-            input = self.origin.inputs.get(body[6:], {})
+            input_entry = self.origin.inputs.get(body[6:], {})
             name = self.secret_replacer.add_variable(
-                variable_name(body[6:]), used_by, str(input.get("description", ""))
+                variable_name(body[6:]), used_by, str(input_entry.get("description", ""))
             )
-            default = input.get("default")
-            hidden = input.get("password", False) or not isinstance(default, str)
+            default = input_entry.get("default")
+            hidden = input_entry.get("password", False) or not isinstance(default, str)
             usable = not hidden and not set(str(default)) & set("{}$")
             return f"${{env:{name}:-{default}}}" if usable and default else f"${{env:{name}}}"
         variable = _ENV.fullmatch(body)
@@ -266,8 +265,10 @@ class EntryReader:
                 self.secret_replacer.add_variable(name, used_by)
                 return f"${{env:{name}}}"
             return f"${{env:{name}:-{default}}}"
-        reference = f"${{{body}}}" if re.fullmatch(r"[\w.:]+", body) else "${…}"
-        self.notes.append(f"{used_by}: {reference} is known to the client only; kept as plain text")
+        label = f"${{{body}}}" if re.fullmatch(r"[\w.:]+", body) else "${…}"
+        self.notes.append(
+            f"{used_by}: {label} has a meaning only in the client; imported as plain text"
+        )
         return escape(f"${{{body}}}")
 
     def _note_rest(self, key: str, entry: Mapping[str, Any], read: frozenset[str]) -> None:
@@ -277,10 +278,12 @@ class EntryReader:
                 "set its variables before the node starts"
             )
         for name in sorted(_SIGN_IN_KEYS & set(entry)):
-            self.notes.append(f"{key}: {name} is not taken over; set headers if it needs a token")
+            self.notes.append(
+                f"{key}: {name} is not imported; set headers if the server needs a token"
+            )
         rest = set(entry) - read - _CLIENT_ONLY_KEYS - _SIGN_IN_KEYS - {"envFile"}
         if rest:
-            self.notes.append(f"{key}: not taken over: {', '.join(sorted(map(str, rest)))}")
+            self.notes.append(f"{key}: not imported: {', '.join(sorted(map(str, rest)))}")
 
 
 def entry_url(entry: Mapping[str, Any]) -> Any:
@@ -378,11 +381,11 @@ def find_client_configs(home: Path, cwd: Path) -> list[ClientConfigFile]:
     files = [
         ClientConfigFile(client, cwd / name, True)
         for client, name in _PROJECT_FILES
-        if _holds_servers(cwd / name)
+        if _may_have_servers(cwd / name)
     ]
-    paths = {file.path for file in files}
+    project_paths = {file.path for file in files}
     for client, name in _USER_FILES:
-        if home / name not in paths and _holds_servers(home / name):
+        if home / name not in project_paths and _may_have_servers(home / name):
             files.append(ClientConfigFile(client, home / name, False))
     return files
 
@@ -393,15 +396,16 @@ def read_client_config(path: Path, *, home: Path, cwd: Path) -> ClientImport:
 
 
 def import_client_configs(
-    paths: Iterable[Path], *, home: Path, cwd: Path, own_config: Config | None = None
+    paths: Iterable[Path], *, home: Path, cwd: Path, node_config: Config | None = None
 ) -> ClientImport:
-    """Import the servers of several files: duplicates become one, and different servers with the
-    same name are kept. The node of the config `own_config` is no server of itself.
+    """Import the servers of several files. Duplicates are imported once. Different servers with
+    the same name get different names.
 
-    If one of several files cannot be read, a note says so.
+    Args:
+        node_config: the config of the importing node, which is not imported as a server.
 
     Raises:
-        ConfigError: no file can be read.
+        ConfigError: no file can be read. If only some cannot be read, notes report them.
     """
     secret_replacer = SecretReplacer()
     servers: dict[str, ServerConfig] = {}
@@ -415,50 +419,48 @@ def import_client_configs(
             documents[path] = _document(path, text)
         except ConfigError as error:
             failed.append(error)
-            notes.append(f"left out: {error.problems[0]}")
+            notes.append(f"not imported: {error.problems[0]}")
         else:
             secret_replacer.reserve(text)
     if failed and not documents:
         raise ConfigError(problem for error in failed for problem in error.problems)
     for path, document in documents.items():
         client = client_of(path)
-        for places, server in _read_file(
-            path, document, home, cwd, secret_replacer, notes, own_config or Config()
+        for locations, server in _read_file(
+            path, document, home, cwd, secret_replacer, notes, node_config or Config()
         ):
-            name = "" if server is None else _merge(servers, places[0][-1], server, notes)
-            entries += [ClientEntry(client, path, keys, name) for keys in places]
+            name = "" if server is None else _merge(servers, locations[0][-1], server, notes)
+            entries += [ClientEntry(client, path, keys, name) for keys in locations]
         if path.name == ".claude.json":
-            notes += _other_folders(document, cwd)
+            notes += _note_other_folders(document, cwd)
     return ClientImport(servers, sorted(secret_replacer.variables.values()), notes, entries)
 
 
 def client_of(path: Path) -> str:
     """Return the client of a file by its name. Empty: it is unknown."""
-    whole = path.absolute().as_posix()
-    known = (*_PROJECT_FILES, *_USER_FILES)
-    return next((client for client, name in known if whole.endswith(f"/{name}")), "")
+    absolute_path = path.absolute().as_posix()
+    files = (*_PROJECT_FILES, *_USER_FILES)
+    return next((client for client, name in files if absolute_path.endswith(f"/{name}")), "")
 
 
-def import_note(client_import: ClientImport) -> str:
-    """Format the result for the user: variables to set, then notes. Never a value."""
+def format_import(result: ClientImport) -> str:
+    """Format the result for the user: variables to set, then notes, without values."""
     lines = []
-    variables = [
-        candidate for candidate in client_import.variables if candidate.name not in _ALWAYS_SET
-    ]
+    variables = [variable for variable in result.variables if variable.name not in _ALWAYS_SET]
     if variables:
         lines.append("Set these environment variables before the node starts:")
         for variable in variables:
-            description = f" ({variable.description})" if variable.description else ""
-            lines.append(f"  {variable.name}  for {variable.used_by}{description}")
-    lines += [f"Note: {note}" for note in client_import.notes]
+            about = f" ({variable.description})" if variable.description else ""
+            lines.append(f"  {variable.name}  for {variable.used_by}{about}")
+    lines += [f"Note: {note}" for note in result.notes]
     return "\n".join(lines)
 
 
-def _holds_servers(path: Path) -> bool:
+def _may_have_servers(path: Path) -> bool:
     try:
         if not path.is_file():
             return False
-        # Settings and state files exist everywhere, and most are not about MCP.
+        # Settings and state files exist on most machines, and most have no MCP servers.
         shared = path.name in ("settings.json", ".claude.json", "config.toml")
         return not shared or b"mcp" in path.read_bytes()
     except OSError:
@@ -482,9 +484,9 @@ def _read_file(
     cwd: Path,
     secret_replacer: SecretReplacer,
     notes: list[str],
-    own_config: Config,
+    node_config: Config,
 ) -> Iterator[tuple[list[Keys], ServerConfig | None]]:
-    """Yield each server with all of its places in the file. None: the node itself."""
+    """Yield each server with its locations in the file. None: the node itself."""
     toml = path.suffix == ".toml"
     inside = path.parent.name in (".vscode", ".cursor", ".codex")
     folder = path.parent.parent if inside and path.parent.parent != home else cwd
@@ -499,57 +501,58 @@ def _read_file(
     )
     reader = EntryReader(origin, secret_replacer)
     tables = [("mcp_servers",)] if toml else _json_tables(cwd)
-    # Two servers may have one name, such as the user's and the project's.
-    entries: dict[tuple[str, str], tuple[Any, list[Keys]]] = {}
+    # Two servers may have the same name, such as one of the user and one of the project.
+    unique_entries: dict[tuple[str, str], tuple[Any, list[Keys]]] = {}
     for table in tables:
         for key, entry in _table_at(document, table).items():
-            same = (key, json.dumps(entry, sort_keys=True, default=str))
-            entries.setdefault(same, (entry, []))[1].append((*table, key))
-    for (key, _), (entry, places) in entries.items():
+            identity = (key, json.dumps(entry, sort_keys=True, default=str))
+            unique_entries.setdefault(identity, (entry, []))[1].append((*table, key))
+    for (key, _), (entry, locations) in unique_entries.items():
         try:
             if not key or not isinstance(entry, dict):
                 raise InvalidValueError("it is not a server")
-            # Before it is read, because its variables are not needed either.
-            _reject_this_node(entry, own_config)
+            # Before the entry is read: its variables are not needed either.
+            _reject_this_node(entry, node_config)
             server = reader.read_codex(key, entry) if toml else reader.read_json(key, entry)
             _check_usable(key, server)
         except InvalidValueError as bad:
-            reader.notes.append(f"{path.name}: {quote(key)} is left out: {bad.message}")
-            if isinstance(bad, _ThisNode):
-                yield places, None
+            reader.notes.append(f"{path.name}: {quote(key)} is not imported: {bad.message}")
+            if isinstance(bad, _ThisNodeError):
+                yield locations, None
         else:
-            yield places, server
+            yield locations, server
     notes += reader.notes
 
 
-class _ThisNode(InvalidValueError):
+class _ThisNodeError(InvalidValueError):
     """An entry for the node that imports it."""
 
 
-def _reject_this_node(entry: Mapping[str, Any], own_config: Config) -> None:
+def _reject_this_node(entry: Mapping[str, Any], node_config: Config) -> None:
     url = entry_url(entry)
     command, args = command_line(entry)
     # A stdio-only client reaches a URL through a program with the URL as an argument.
     urls = [*([url] if isinstance(url, str) else []), *args]
-    if any(is_own_url(address, own_config.listen, own_config.path) for address in urls):
-        raise _ThisNode(f"it is this node itself, at {own_config.listen}{own_config.path}")
+    listen, path = node_config.listen, node_config.path
+    if any(is_own_url(url, listen, path) for url in urls):
+        raise _ThisNodeError(f"it is this node itself, at {listen}{path}")
     if runs_interlock([command, *args]):
-        raise _ThisNode("it runs interlock stdio, which is this node itself")
+        raise _ThisNodeError("it runs interlock stdio, which is this node itself")
 
 
 def _check_usable(key: str, server: ServerConfig) -> None:
-    """Raise InvalidValueError for a server that would not be the same after writing and reading."""
-    named = replace(server, segment="usable")
+    """Raise InvalidValueError for a server that changes when it is written and read again."""
+    servers = {key: replace(server, segment="usable")}
     try:
-        same = parse_config(to_yaml({key: named})).servers == {key: named}
+        is_unchanged = parse_config(to_yaml(servers)).servers == servers
     except ConfigError as error:
         raise InvalidValueError(error.problems[0].message) from None
-    if not same:
+    if not is_unchanged:
         raise InvalidValueError("it cannot be written as YAML")
 
 
 def _json_tables(cwd: Path) -> list[Keys]:
-    """Return all places of servers in JSON files of clients."""
+    """Return the key paths of servers in JSON files of clients."""
     return [
         ("mcp", "servers"),
         ("mcp.servers",),
@@ -559,23 +562,23 @@ def _json_tables(cwd: Path) -> list[Keys]:
     ]
 
 
-def _other_folders(document: Mapping[str, Any], cwd: Path) -> Iterator[str]:
-    """Yield a note for each other folder of Claude Code with servers of its own."""
+def _note_other_folders(document: Mapping[str, Any], cwd: Path) -> Iterator[str]:
+    """Yield a note for each other folder with servers in the state of Claude Code."""
     for folder in _table(document, "projects"):
         names = _table_at(document, ("projects", folder, "mcpServers"))
         if names and folder != str(cwd):
             yield (
                 f".claude.json: {', '.join(map(quote, names))} of the folder {folder} "
-                "is left out: run interlock import in that folder"
+                "is not imported: run interlock import in that folder"
             )
 
 
 def _merge(
     servers: dict[str, ServerConfig], key: str, server: ServerConfig, notes: list[str]
 ) -> str:
-    """Add a server unless it exists. Returns its name."""
+    """Add a server unless it exists. Return its name."""
     name, number = key, 2
-    while name in servers and _unnamed(servers[name]) != server:
+    while name in servers and _without_segment(servers[name]) != server:
         name, number = f"{key}-{number}", number + 1
     if name in servers:
         return name
@@ -590,7 +593,7 @@ def _merge(
     return name
 
 
-def _unnamed(server: ServerConfig) -> ServerConfig:
+def _without_segment(server: ServerConfig) -> ServerConfig:
     return replace(server, segment="")
 
 
@@ -616,8 +619,8 @@ __all__ = [
     "ClientEntry",
     "ClientImport",
     "find_client_configs",
+    "format_import",
     "import_client_configs",
-    "import_note",
     "read_client_config",
     "to_yaml",
 ]

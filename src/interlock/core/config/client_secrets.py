@@ -42,7 +42,7 @@ class Variable(Struct, frozen=True, order=True):
 
 
 def variable_name(*words: str) -> str:
-    """`("my server", "X-Api-Key")` → `MY_SERVER_X_API_KEY`."""
+    """Return the name of a variable: `("my server", "X-Api-Key")` → `MY_SERVER_X_API_KEY`."""
     name = _NOT_VARIABLE.sub("_", "_".join(words).upper()).strip("_")
     return name if name and not name[0].isdigit() else f"_{name}"
 
@@ -178,7 +178,7 @@ class SecretReplacer:
         return f"{scheme[0] if scheme else ''}${{env:{name}}}"
 
     def _name(self, secret: str, short_words: str, long_words: str) -> str:
-        """Return the first name that is free or already belongs to this very secret."""
+        """Return the first name that is free or already belongs to the secret."""
         for name in chain((short_words, long_words), (f"{long_words}_{n}" for n in count(2))):
             if self._values.get(name, secret) == secret:
                 return name

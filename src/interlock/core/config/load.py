@@ -39,7 +39,7 @@ def parse_config(text: str, filename: str = DEFAULT_NAME) -> Config:
 
 
 def places_in(path: str | PathLike[str]) -> dict[KeyPath, tuple[int, int]]:
-    """Line and column of every value in a config that can be read."""
+    """Return the line and column of every value in a readable config."""
     node = compose(read_text(path), str(path))
     reader = NodeReader(str(path))
     if node is not None:
@@ -48,7 +48,7 @@ def places_in(path: str | PathLike[str]) -> dict[KeyPath, tuple[int, int]]:
 
 
 def peek_config(path: str | PathLike[str]) -> Config:
-    """What can be read of a config that has problems. Not to run by: to find a node that does."""
+    """Return the readable parts of a config with problems. Use it only to find a running node."""
     try:
         node = compose(read_text(path), str(path))
         values = None if node is None else NodeReader(str(path)).read_struct(node, Config, ())
@@ -61,22 +61,26 @@ def read_text(
     path: str | PathLike[str],
     when_missing: str = "check the path, or create it with: interlock add",
 ) -> str:
-    """A file's text. Raises ConfigError that names the file."""
-    filename = str(path)
+    """Read the text of a file. Raises ConfigError.
+
+    Args:
+        when_missing: the hint if the file does not exist.
+    """
+    label = str(path)
     try:
         content = Path(path).read_bytes()
     except FileNotFoundError:
-        raise ConfigError.of("there is no such file", when_missing, file=filename) from None
+        raise ConfigError.of("there is no such file", when_missing, file=label) from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else "bad path"
         raise ConfigError.of(
-            f"the file cannot be read ({reason.lower()})", "check the path", file=filename
+            f"the file cannot be read ({reason.lower()})", "check the path", file=label
         ) from None
-    return decode_text(content, filename, "utf-8-sig")
+    return decode_text(content, label, "utf-8-sig")
 
 
 def decode_text(content: bytes, file: str, encoding: str = "utf-8") -> str:
-    """The bytes of a file as text. Raises ConfigError that says where they are none."""
+    """Decode the bytes of a file. Raises ConfigError with the position of an invalid byte."""
     try:
         return content.decode(encoding)
     except UnicodeDecodeError as error:

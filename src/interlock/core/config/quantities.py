@@ -184,7 +184,7 @@ def check_gateway_url(text: str, *, token: str) -> str:
     if parts is None:
         raise InvalidValueError("this is no address of topics", _GATEWAY_HINT)
     if "@" in parts.netloc:
-        raise InvalidValueError("an address of topics holds no credentials", token)
+        raise InvalidValueError("credentials are not allowed in an address of topics", token)
     if "?" in text:
         raise InvalidValueError("an address of topics has no query", _GATEWAY_HINT)
     _check_encrypted(parts)

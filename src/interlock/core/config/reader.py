@@ -61,10 +61,10 @@ class NodeReader:
 
     def report(self, path: KeyPath, message: str, hint: str = "") -> None:
         """Report a problem at the position of `path`, or of its nearest parent."""
-        known = path
-        while known and known not in self.places:
-            known = known[:-1]
-        line, column = self.places.get(known, (1, 1))
+        ancestor = path
+        while ancestor and ancestor not in self.places:
+            ancestor = ancestor[:-1]
+        line, column = self.places.get(ancestor, (1, 1))
         self.problems.append(Problem(self.filename, line, column, format_path(path), message, hint))
 
     def read_struct(self, node: Node, struct: type[Struct], path: KeyPath) -> dict[str, Any] | None:
@@ -84,8 +84,8 @@ class NodeReader:
             value = self.read(value_node, fields[name].type, (*path, name))
             if value is not INVALID:
                 values[name] = value
-        for name, known in fields.items():
-            if known.required and (*path, name) not in self.places and path not in self.misspelt:
+        for name, field in fields.items():
+            if field.required and (*path, name) not in self.places and path not in self.misspelt:
                 self.report(path, f"{name} is missing", f"add {name}")
         return values
 
@@ -126,9 +126,9 @@ class NodeReader:
             return None
         if isinstance(declared, inspect.StructType):
             short = "a URL, a command line or " if declared.cls is ServerConfig else ""
-            self.report(path, "there is nothing here", f"write {short}its keys")
+            self.report(path, "the section is empty", f"write {short}its keys")
         else:
-            self.report(path, "there is no value here", "write one, or remove the key")
+            self.report(path, "there is no value here", "write a value, or remove the key")
         return INVALID
 
     def _read_server(self, node: Node, path: KeyPath) -> Any:

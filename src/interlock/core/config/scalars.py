@@ -34,7 +34,7 @@ _PATTERN_MESSAGES: Final = {
     "server_key": ("cannot be the name of a server", "use up to 100 printable characters"),
     "tool_name": ("is not a tool name", "use 1 to 128 of letters, digits, _, - and ."),
     "origin": ("is not an origin", "write scheme://host, such as https://app.example.com"),
-    "host": ("is not a host", "write a host name or address, with :port if it matters"),
+    "host": ("is not a host", "write a host name or address, and :port if needed"),
     "variable": ("is not the name of a variable", "use A-Z, 0-9 and _"),
     "header": ("is not the name of a header", "use letters, digits and -"),
     "path": ("is not a path", "write it with a slash in front, such as /mcp"),
@@ -70,7 +70,7 @@ def as_text(node: Node) -> str:
             return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
         except UnicodeDecodeError:
             raise InvalidValueError(
-                "this text holds half a character", "check its escapes"
+                "this text has half a surrogate pair", "check its escapes"
             ) from None
     return text
 
@@ -114,27 +114,28 @@ def _read_text(node: Node, declared: inspect.Type, kind: str) -> str:
         )
     if isinstance(declared, inspect.StrType):
         if declared.min_length and len(text) < declared.min_length:
-            raise InvalidValueError("the text is empty", "write something, or remove the key")
+            raise InvalidValueError("the text is empty", "write a text, or remove the key")
         check_pattern(text, declared, kind)
     return text
 
 
 def _check_references(text: str, *, secret: bool) -> None:
     try:
-        found_references = references(text)
+        text_references = references(text)
     except InvalidValueError as bad:
         # A default would be a secret in plain text.
         hint = _SECRET_FORMS if secret and ":-" in bad.hint else bad.hint
         raise InvalidValueError(bad.message, hint) from None
-    if secret and not found_references:
+    if secret and not text_references:
         raise InvalidValueError(
-            "the secret itself must not stand here", "refer to it with ${env:NAME}"
+            "the secret itself is not allowed here", "refer to it with ${env:NAME}"
         )
-    for reference in found_references:
+    for reference in text_references:
         if secret and isinstance(reference, EnvReference) and reference.default:
+            name = reference.name
             raise InvalidValueError(
-                "the secret itself must not stand here, nor a default for it",
-                f"write ${{env:{reference.name}}}, and set {reference.name} before the node starts",
+                "the secret itself is not allowed here, nor a default for it",
+                f"write ${{env:{name}}}, and set {name} before the node starts",
             )
 
 
@@ -150,9 +151,9 @@ def _read_choice(node: Node, declared: inspect.Type, kind: str) -> str:
     assert isinstance(declared, inspect.LiteralType)
     choices = [str(value) for value in declared.values]
     if not isinstance(node, ScalarNode) or node.value not in choices:
-        value_text = quote(as_text(node)) if isinstance(node, ScalarNode) else DESCRIBED[node.tag]
+        label = quote(as_text(node)) if isinstance(node, ScalarNode) else DESCRIBED[node.tag]
         raise InvalidValueError(
-            f"{value_text} is not one of the choices", f"write {join_alternatives(choices)}"
+            f"{label} is not one of the choices", f"write {join_alternatives(choices)}"
         )
     return str(node.value)
 
@@ -170,8 +171,8 @@ def _read_integer(node: Node, declared: inspect.Type, kind: str) -> int:
         return quantities.parse_size(_text_or_number(node, size=True))
     number = _as_number(node) if node.tag in (yaml_text.INTEGER, yaml_text.NUMBER) else None
     if number is None or number != int(number):
-        bare = str(node.value).replace("_", "") if isinstance(node, ScalarNode) else ""
-        hint = f"write {bare}" if re.fullmatch("[0-9]{1,18}", bare) else "write digits only"
+        digits = str(node.value).replace("_", "") if isinstance(node, ScalarNode) else ""
+        hint = f"write {digits}" if re.fullmatch("[0-9]{1,18}", digits) else "write digits only"
         raise InvalidValueError(f"expected a whole number, found {DESCRIBED[node.tag]}", hint)
     assert isinstance(declared, inspect.IntType)
     if declared.ge is not None and number < declared.ge:
@@ -203,11 +204,9 @@ def _read_float(node: Node, declared: inspect.Type, kind: str) -> float:
     if declared.le is not None and number > declared.le:
         share = number / 100
         is_percentage = declared.le == 1 and declared.ge is not None and declared.ge <= share <= 1
-        hint = (
-            f"write {share:g} for {number:g} %"
-            if is_percentage
-            else f"write {declared.le:g} or less"
-        )
+        hint = f"write {declared.le:g} or less"
+        if is_percentage:
+            hint = f"write {share:g} for {number:g} %"
         raise InvalidValueError(f"this must be at most {declared.le:g}", hint)
     return number
 

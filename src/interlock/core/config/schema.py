@@ -1,7 +1,7 @@
-"""A JSON Schema 2020-12 of `interlock.yaml` for editors, made from the structs of `model.py`.
+"""The JSON Schema 2020-12 of `interlock.yaml` for editors, derived from the structs of `model.py`.
 
-It takes every file that the node takes. What a schema cannot say (two servers with one segment, a
-token for a public address) is left to `checks.py`.
+It accepts every file that the node accepts. `checks.py` checks what a schema cannot express: two
+servers with the same segment, or a public address without a token.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _BY_KIND: Final[dict[str, Schema]] = {
         "maximum": quantities.MAX_PORT,
     },
 }
-_ONE_WAY_TO_REACH_IT: Final[Schema] = {
+_URL_OR_COMMAND: Final[Schema] = {
     "oneOf": [{"required": ["url"]}, {"required": ["command"]}],
     "dependentRequired": {
         "args": ["command"],
@@ -72,7 +72,7 @@ _ONE_WAY_TO_REACH_IT: Final[Schema] = {
 
 
 def config_json_schema() -> Schema:
-    """The schema as plain data, ready to be written as JSON."""
+    """Return the schema as JSON data."""
     definitions: dict[str, Schema] = {}
     root = _struct_schema(Config, definitions)
     return {
@@ -89,42 +89,42 @@ def _struct_schema(struct: type[Struct], definitions: dict[str, Schema]) -> Sche
         "description": (struct.__doc__ or "").strip().partition("\n")[0],
         "type": "object",
         "additionalProperties": False,
-        "properties": {name: _field_schema(f, definitions) for name, f in fields.items()},
+        "properties": {name: _field_schema(field, definitions) for name, field in fields.items()},
     }
-    required = [name for name, known in fields.items() if known.required]
+    required = [name for name, field in fields.items() if field.required]
     if required:
         schema["required"] = required
     if struct is ServerConfig:
-        schema.update(_ONE_WAY_TO_REACH_IT)
+        schema.update(_URL_OR_COMMAND)
     return schema
 
 
-def _field_schema(known: inspect.Field, definitions: dict[str, Schema]) -> Schema:
-    declared, _, optional = unwrap(known.type)
-    schema = _type_schema(known.type, definitions)
-    # An empty block stands for an empty list, mapping or section.
-    empty = isinstance(declared, inspect.ListType | inspect.DictType | inspect.StructType)
-    if optional or empty:
+def _field_schema(field: inspect.Field, definitions: dict[str, Schema]) -> Schema:
+    declared, _, optional = unwrap(field.type)
+    schema = _type_schema(field.type, definitions)
+    # An empty block means an empty list, mapping or section.
+    is_container = isinstance(declared, inspect.ListType | inspect.DictType | inspect.StructType)
+    if optional or is_container:
         schema = _or_null(schema)
-    described: Schema = {}
-    if isinstance(known.type, inspect.Metadata):
-        description = (known.type.extra_json_schema or {}).get("description")
+    annotations: Schema = {}
+    if isinstance(field.type, inspect.Metadata):
+        description = (field.type.extra_json_schema or {}).get("description")
         if description:
-            described["description"] = description
-    default = written_default(known)
+            annotations["description"] = description
+    default = format_default(field)
     if default is not None:
         schema = {**schema, "default": default}
-    return {**described, **schema}
+    return {**annotations, **schema}
 
 
 def _type_schema(declared: inspect.Type, definitions: dict[str, Schema]) -> Schema:
     declared, kind, _ = unwrap(declared)
     if kind == "server":
         _define(ServerConfig, definitions)
-        short = "A URL that starts with http:// or https://, or a command line."
+        short_form = "A URL that starts with http:// or https://, or a command line."
         return {
             "anyOf": [
-                {"type": "string", "minLength": 1, "description": short},
+                {"type": "string", "minLength": 1, "description": short_form},
                 {"$ref": "#/$defs/ServerConfig"},
             ]
         }
@@ -176,13 +176,13 @@ def _or_null(schema: Schema) -> Schema:
     return {**schema, "type": [*(kind if isinstance(kind, list) else [kind]), "null"]}
 
 
-def written_default(known: inspect.Field) -> Any:
-    """The default as a person would write it; None when there is nothing worth showing."""
-    _, kind, _ = unwrap(known.type)
-    if known.default is NODEFAULT or known.default is None or known.default == "":
+def format_default(field: inspect.Field) -> Any:
+    """Return the default as it is written in a config. None: it is missing or empty."""
+    _, kind, _ = unwrap(field.type)
+    if field.default is NODEFAULT or field.default is None or field.default == "":
         return None
     if kind in ("duration", "duration_or_zero"):
-        return durations.format_duration(known.default)
+        return durations.format_duration(field.default)
     if kind == "size":
-        return format_size(known.default)
-    return to_builtins(known.default)
+        return format_size(field.default)
+    return to_builtins(field.default)

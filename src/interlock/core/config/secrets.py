@@ -22,7 +22,7 @@ from interlock.core.config.section import Section
 from interlock.core.config.trust import TokenConfig
 
 MAX_SECRET_BYTES: Final = 1024 * 1024
-_SHORTEST_SECRET: Final = 8
+_MIN_SECRET_LENGTH: Final = 8
 
 OAUTH_REFERENCES: Final = (
     "issuer", "client_id", "client_secret", "private_key", "client_metadata_url",
@@ -80,7 +80,7 @@ def _reference(body: str, *, closed: bool) -> EnvReference | FileReference:
     if not closed:
         raise InvalidValueError("a reference is not closed with }", _FORMS)
     if "${" in body:
-        raise InvalidValueError("a reference cannot stand inside another", _FORMS)
+        raise InvalidValueError("a reference cannot contain another reference", _FORMS)
     env = _ENV.fullmatch(body)
     if env is not None:
         default = env["default"]
@@ -89,21 +89,21 @@ def _reference(body: str, *, closed: bool) -> EnvReference | FileReference:
         return FileReference(body[5:])
     if _VARIABLE.fullmatch(body):
         raise InvalidValueError(f"${{{body}}} is not a reference", f"write ${{env:{body}}}")
-    raise InvalidValueError("${…} holds no reference", _FORMS)
+    raise InvalidValueError("${…} contains no reference", _FORMS)
 
 
 def references(text: str) -> list[EnvReference | FileReference]:
-    """The references in the text. Raises InvalidValueError for one that cannot be understood."""
+    """Return the references in a text. Raises InvalidValueError for an invalid reference."""
     return [piece for piece in pieces(text) if not isinstance(piece, str)]
 
 
 def escape(text: str) -> str:
-    """Text that resolves to exactly `text`, whatever stands in it."""
+    """Return a text that resolves to exactly `text`."""
     return text.replace("${", "$${")
 
 
 def resolve(text: str, *, environ: Mapping[str, str], base_dir: Path) -> str:
-    """The text with every reference replaced. Raises ConfigError when one leads nowhere."""
+    """Replace all references in a text. Raises ConfigError if a variable or file is missing."""
     if "${" not in text:
         return text
     resolved = []
@@ -134,7 +134,7 @@ def secret_digests(
                 value = resolve(str(reference), environ=environ, base_dir=base_dir)
             except ConfigError:
                 continue
-            if len(value) >= _SHORTEST_SECRET and not value.startswith(("/", "~", ".")):
+            if len(value) >= _MIN_SECRET_LENGTH and not value.startswith(("/", "~", ".")):
                 digests.add(digest_of_secret(value))
     return frozenset(digests)
 
@@ -280,7 +280,7 @@ def _from_file(reference: FileReference, environ: Mapping[str, str], base_dir: P
             f"{label} cannot be read ({reason.lower()})", "make it readable for this user"
         ) from None
     if len(content) > MAX_SECRET_BYTES:
-        raise ConfigError.of(f"{label} is larger than 1 MiB", "name the file that holds the secret")
+        raise ConfigError.of(f"{label} is larger than 1 MiB", "name the file with the secret")
     try:
         return content.decode("utf-8").rstrip("\r\n")
     except UnicodeDecodeError:

@@ -176,5 +176,5 @@ def _character_problem(error: ReaderError, text: str, filename: str) -> Problem:
     before = text[: error.position]
     line = before.count("\n") + 1
     column = len(before) - (before.rfind("\n") + 1) + 1
-    message = f"the character U+{ord(text[error.position]):04X} cannot stand in YAML text"
+    message = f"the character U+{ord(text[error.position]):04X} is not allowed in YAML text"
     return Problem(filename, line, column, "", message, "remove it, or write it as an escape")
