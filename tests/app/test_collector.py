@@ -24,15 +24,15 @@ def same_settings() -> Iterator[None]:
     gc.set_threshold(*before)
 
 
-class Ring:
+class CycleMember:
     """Something that only the collector can free."""
 
     def __init__(self) -> None:
         self.itself = self
 
 
-def ring() -> weakref.ref[Ring]:
-    return weakref.ref(Ring())
+def make_cycle() -> weakref.ref[CycleMember]:
+    return weakref.ref(CycleMember())
 
 
 def test_frees_young_cycles_by_time() -> None:
@@ -40,7 +40,7 @@ def test_frees_young_cycles_by_time() -> None:
     collector = GarbageCollector(clock.call_later, lambda: 0)
     collector.start()
     for _ in range(3):
-        lost = ring()
+        lost = make_cycle()
         assert lost() is not None
         clock.advance(COLLECT_SECONDS)
         assert lost() is None
@@ -52,7 +52,7 @@ def test_frees_old_cycles_after_growth() -> None:
     clock, memory = ManualClock(), [0]
     collector = GarbageCollector(clock.call_later, lambda: memory[0])
     collector.start()
-    kept = Ring()
+    kept = CycleMember()
     lost = weakref.ref(kept)
     # It lives long enough to be old.
     clock.advance(COLLECT_SECONDS * 3)

@@ -16,7 +16,7 @@ from bench.hops import (
 from bench.load_run import LoadReport
 
 
-def measured(nodes: int, rate: float, cpu: list[float], errors: int = 0) -> HopMeasurement:
+def measurement(nodes: int, rate: float, cpu: list[float], errors: int = 0) -> HopMeasurement:
     invalid = {"wrong text": errors} if errors else {}
     report = LoadReport(100, 1.0, rate, 50.0, 90.0, invalid, [])
     return HopMeasurement(1, "c16", nodes, report, cpu)
@@ -31,11 +31,11 @@ def result(*entries: HopMeasurement) -> dict[str, object]:
 
 
 FAIR = (
-    measured(0, 50_000, []),
-    measured(1, 20_000, [30.0]),
-    measured(2, 12_500, [30.0, 25.0]),
-    measured(4, 1e6 / 125, [30.0, 20.0, 22.0, 25.0]),
-    measured(8, 1e6 / 330, [30.0, *[20.0] * 6, 25.0]),
+    measurement(0, 50_000, []),
+    measurement(1, 20_000, [30.0]),
+    measurement(2, 12_500, [30.0, 25.0]),
+    measurement(4, 1e6 / 125, [30.0, 20.0, 22.0, 25.0]),
+    measurement(8, 1e6 / 330, [30.0, *[20.0] * 6, 25.0]),
 )
 
 
@@ -54,7 +54,7 @@ def test_further_hop_must_not_cost_more_than_first() -> None:
 
 
 def test_wrong_results_miss_bar() -> None:
-    assert judge(result(*FAIR[:-1], measured(8, 5_000, [1.0] * 8, errors=2)))[-1].met is False
+    assert judge(result(*FAIR[:-1], measurement(8, 5_000, [1.0] * 8, errors=2)))[-1].met is False
 
 
 def test_middle_nodes_have_separate_figures() -> None:

@@ -16,7 +16,7 @@ def calls() -> EchoCalls:
     return EchoCalls("h:1", "/mcp?view=aql", "session", "mcp_aql_read", "s", operation="up_echo")
 
 
-def answered(number: int, envelope: Any) -> HttpAnswer:
+def response_to(number: int, envelope: Any) -> HttpAnswer:
     text = envelope if isinstance(envelope, str) else json.dumps(envelope)
     content = [{"type": "text", "text": text}]
     body = {"jsonrpc": "2.0", "id": number, "result": {"content": content}}
@@ -49,7 +49,7 @@ def test_request_names_endpoint_and_operation() -> None:
 def test_accepts_only_right_text_in_valid_envelope(envelope: Any, verdict: str) -> None:
     made = calls()
     filled = json.loads(json.dumps(envelope).replace("MARK", f"text 5 of {made.mark}"))
-    assert made.judge(5, answered(5, filled)) == verdict
+    assert made.judge(5, response_to(5, filled)) == verdict
 
 
 def test_keeps_view_of_url() -> None:

@@ -26,12 +26,12 @@ TOOL: dict[str, Any] = {
 }
 
 
-def listed(name: str, tools: int) -> Listed:
+def server_with_tools(name: str, tools: int) -> Listed:
     return Listed(name, f"{name}@1", [{**TOOL, "name": f"tool{n}"} for n in range(tools)])
 
 
 def test_catalog_has_requested_size() -> None:
-    servers = [listed("a", 3), listed("b", 2)]
+    servers = [server_with_tools("a", 3), server_with_tools("b", 2)]
     small = tokens.catalog_of(servers, 4)
     assert {name: len(tools) for name, tools in small.servers.items()} == {"a": 3, "b": 1}
     assert (small.size, small.real) == (4, 4)

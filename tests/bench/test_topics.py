@@ -25,7 +25,7 @@ Said = Callable[[int, bytes], list[bytes]]
 
 
 @contextmanager
-def broadcasting(said: Said) -> Iterator[int]:
+def run_broadcaster(said: Said) -> Iterator[int]:
     """A server that broadcasts what it was told to; its port."""
     ports: queue.Queue[int] = queue.Queue()
     stop: list[Callable[[], Any]] = []
@@ -72,7 +72,7 @@ def crowd(port: int, receivers: int = 4) -> Iterator[Crowd]:
 
 
 def test_counts_every_delivery() -> None:
-    with broadcasting(lambda _, text: [text]) as port, crowd(port) as listening:
+    with run_broadcaster(lambda _, text: [text]) as port, crowd(port) as listening:
         for window in (1, 8):
             figures = listening.run(0.0, window, messages=40)
             assert figures.sent >= 40
@@ -95,7 +95,7 @@ def test_counts_every_delivery() -> None:
 )  # fmt: skip
 def test_rejects_target_with_wrong_deliveries(cheats: Said) -> None:
     with (
-        broadcasting(cheats) as port,
+        run_broadcaster(cheats) as port,
         crowd(port) as listening,
         pytest.raises(CrowdFailure, match=r"came|bytes"),
     ):
@@ -138,31 +138,31 @@ def result(own: float, asleep: float = 100.0, growth: int = 0, lost: int = 5) ->
     return {"lanes": topics.lanes(turns), "sleeps": sleeps, "matcher_us": 0.1, "missing": []}
 
 
-def missed(result: dict[str, Any]) -> list[int]:
+def missed_bars(result: dict[str, Any]) -> list[int]:
     return [place for place, bar in enumerate(topics.judge(result)) if not bar.met]
 
 
 def test_judges_bars() -> None:
     assert len(topics.judge(result(160.0))) == 11
-    assert missed(result(160.0)) == []
-    assert missed(result(140.0)) == [1, 3]
-    assert missed(result(83.0)) == [1, 3, 4, 5]
-    assert missed(result(69.0)) == [0, 1, 2, 3, 4, 5]
-    assert missed(result(160.0, asleep=121.0)) == [6, 7]
-    assert missed(result(160.0, growth=33 << 20)) == [8]
-    assert missed(result(160.0, lost=0)) == [9]
+    assert missed_bars(result(160.0)) == []
+    assert missed_bars(result(140.0)) == [1, 3]
+    assert missed_bars(result(83.0)) == [1, 3, 4, 5]
+    assert missed_bars(result(69.0)) == [0, 1, 2, 3, 4, 5]
+    assert missed_bars(result(160.0, asleep=121.0)) == [6, 7]
+    assert missed_bars(result(160.0, growth=33 << 20)) == [8]
+    assert missed_bars(result(160.0, lost=0)) == [9]
     assert topics.judge({"lanes": {}, "sleeps": []})[0].met is None
 
 
 @contextmanager
-def only_sending() -> Iterator[int]:
+def run_sender() -> Iterator[int]:
     """The program that only sends, as it runs beside the node; its port."""
     with tempfile.TemporaryDirectory() as folder, Bench(Path(folder)) as bench:
         yield topic_peers.start(bench, topic_peers.ONLY_SENDS)[1]
 
 
 def test_sending_target_serves_several_crowds() -> None:
-    with only_sending() as port:
+    with run_sender() as port:
         for receivers in (3, 7):
             with crowd(port, receivers) as listening:
                 figures = listening.run(0.0, 8, messages=40)

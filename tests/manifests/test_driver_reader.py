@@ -19,8 +19,8 @@ from tests.manifests.texts import (
     driver_text,
     driver_values,
     entry,
+    find_problem,
     only,
-    problem_at,
     read,
     text_of,
     write,
@@ -389,4 +389,4 @@ def test_reads_or_rejects_any_values(changes: dict[str, Any]) -> None:
 
 
 def test_finds_problem_by_path() -> None:
-    assert problem_at(read(id="A").problems, "id").line == 3
+    assert find_problem(read(id="A").problems, "id").line == 3

@@ -21,10 +21,10 @@ def test_resolves_inline_id_and_file_to_same_driver(tmp_path: Path) -> None:
     drivers = load_workspace(tmp_path).drivers
     folder = tmp_path / ".workflows" / "one"
 
-    def found(reference: Any) -> Any:
+    def resolve(reference: Any) -> Any:
         return resolve_driver(reference, drivers, folder=folder, root=tmp_path)
 
-    expected = found({"ref": "files-mcp"})
+    expected = resolve({"ref": "files-mcp"})
     assert expected.file == path
     for reference in (
         {"inline": driver_values()},
@@ -34,7 +34,7 @@ def test_resolves_inline_id_and_file_to_same_driver(tmp_path: Path) -> None:
         "files-mcp",
         ".drivers/files-mcp/DRIVER.md",
     ):
-        one = found(reference)
+        one = resolve(reference)
         line = expected.implements[0]
         assert replace(one, file=path, digest=expected.digest, implements=(line,)) == expected, (
             reference

@@ -15,7 +15,7 @@ from tests.manifests.texts import (
     driver,
     driver_text,
     entry,
-    problem_at,
+    find_problem,
     read,
 )
 from tests.manifests.texts import problem_paths as paths
@@ -127,6 +127,6 @@ def test_checks_placeholders(text: str, message: str) -> None:
     server = {**SERVERS["npm"], "env": {"A": text}}
     reading = read(server=server, auth={"state": {"env": ["K", "L_2"]}})
     if message:
-        assert message in problem_at(reading.problems, "server.env.A").message
+        assert message in find_problem(reading.problems, "server.env.A").message
     else:
         assert reading.value is not None

@@ -16,7 +16,7 @@ from interlock.manifests.model import (
     RemoteAuth,
 )
 from interlock.manifests.schemas import DRIVER, MCP
-from tests.manifests.texts import GONE, REMOTE, SERVERS, codes, driver, problem_at, read
+from tests.manifests.texts import GONE, REMOTE, SERVERS, codes, driver, find_problem, read
 from tests.manifests.texts import problem_paths as paths
 
 # -- required
@@ -40,7 +40,7 @@ def test_requires_server() -> None:
 @pytest.mark.spec("DR-32.required-3")
 @pytest.mark.parametrize("transport", ["ws", "STDIO", 1, ["stdio"]])
 def test_requires_known_transport(transport: Any) -> None:
-    problem = problem_at(read(transport=transport).problems, "transport")
+    problem = find_problem(read(transport=transport).problems, "transport")
     assert problem.hint in ("write stdio, sse or http", 'did you mean "stdio"?')
     assert "transport is missing" in {problem.message for problem in read(transport=GONE).problems}
 
@@ -109,9 +109,11 @@ def test_reads_resources() -> None:
 
 def test_checks_integration_fields() -> None:
     prompt = {"name": "x", "integrate_as": "skill_block"}
-    assert "skill_ref" in problem_at(read(prompts=[prompt]).problems, "prompts[0]").message
+    assert "skill_ref" in find_problem(read(prompts=[prompt]).problems, "prompts[0]").message
     resource = {"uri_template": "x", "integrate_as": "ref_kind"}
-    assert "ref_kind_id" in problem_at(read(resources=[resource]).problems, "resources[0]").message
+    assert (
+        "ref_kind_id" in find_problem(read(resources=[resource]).problems, "resources[0]").message
+    )
     named = {**resource, "ref_kind_id": "files"}
     assert "ref_kind_prefix" in codes(read(resources=[named]).cautions)
     assert "ref_kind_prefix" not in codes(
@@ -267,7 +269,7 @@ def test_checks_transport_of_server_kind(kind: str, transport: str) -> None:
         assert result.server is not None
         assert result.server.port == server.get("port")
     else:
-        problem = problem_at(read(server=server, transport=transport).problems, "transport")
+        problem = find_problem(read(server=server, transport=transport).problems, "transport")
         assert kind in problem.message
         assert problem.hint.startswith("write ")
 
@@ -303,7 +305,7 @@ def test_remote_url_requires_tls(url: str, fine: bool) -> None:
     reading = read(server=server, transport="http")
     assert (reading.value is not None) is fine
     if not fine:
-        assert problem_at(reading.problems, "server.url").hint.startswith("write https://")
+        assert find_problem(reading.problems, "server.url").hint.startswith("write https://")
         allowed = read(server=server, transport="http", plain_http=True)
         assert allowed.value is not None
         assert "remote_without_tls" in codes(allowed.cautions)

@@ -111,7 +111,7 @@ def read(
     return parse_driver(driver_text(**changes), file, has_code=has_code, plain_http=plain_http)
 
 
-def problem_at(problems: list[Problem], path: str) -> Problem:
+def find_problem(problems: list[Problem], path: str) -> Problem:
     """The only problem at a path."""
     (result,) = [problem for problem in problems if problem.path == path]
     return result

@@ -13,7 +13,7 @@ from msgspec import Raw
 from interlock.protocol.mcp import remove_hop_meta, select_forwarded_meta, supports_ax
 
 
-def encoded(value: Any) -> bytes:
+def encode(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
 
 
@@ -49,7 +49,7 @@ KEYS = st.sampled_from(
 @pytest.mark.spec("AX-7.2-9")
 @given(st.dictionaries(KEYS, st.integers(), max_size=9))
 def test_removes_route_from_forwarded_meta(meta: dict[str, int]) -> None:
-    raw = {key: Raw(encoded(value)) for key, value in meta.items()}
+    raw = {key: Raw(encode(value)) for key, value in meta.items()}
     kept = select_forwarded_meta(raw)
     own = {"traceparent"}
     assert kept.keys() == meta.keys() & own
@@ -65,9 +65,9 @@ def test_keeps_event_ids_and_parents(parent: str | None) -> None:
         "x-mcpax-causal-parent": parent,
         "x-mcpax-source": "leaf",
     }
-    params = encoded({"level": "info", "data": 1, "_meta": event})
+    params = encode({"level": "info", "data": 1, "_meta": event})
     assert remove_hop_meta(params) == params
-    about = encoded({"level": "info", "data": 1, "_meta": {"x-mcpax-request": 7, **event}})
+    about = encode({"level": "info", "data": 1, "_meta": {"x-mcpax-request": 7, **event}})
     assert remove_hop_meta(about) == params
 
 

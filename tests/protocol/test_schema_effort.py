@@ -36,7 +36,7 @@ IN_EVERY_WAY: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def nested(levels: int, end: Any = 5) -> Any:
+def nest(levels: int, end: Any = 5) -> Any:
     value = end
     for _ in range(levels):
         value = {"n": value}
@@ -48,10 +48,10 @@ def test_does_not_explain_exponential_error(how: str) -> None:
     schema = IN_EVERY_WAY[how]
     validator = jsonschema_rs.validator_for(schema)
     for levels in (60, 300):
-        assert collect_errors(validator, schema, nested(levels), 5) is None
+        assert collect_errors(validator, schema, nest(levels), 5) is None
     # Whether it fits is known all the same.
-    assert not validator.is_valid(nested(60))
-    result = collect_errors(validator, schema, nested(2), 5)
+    assert not validator.is_valid(nest(60))
+    result = collect_errors(validator, schema, nest(2), 5)
     assert result, "what is flat is explained"
 
 

@@ -23,7 +23,7 @@ PERSON: dict[str, Any] = {
 }
 
 
-def doubled(levels: int, word: str = "allOf") -> dict[str, Any]:
+def double_references(levels: int, word: str = "allOf") -> dict[str, Any]:
     """Each level refers to the next one twice."""
     parts: dict[str, Any] = {
         f"d{level}": {word: [{"$ref": f"#/$defs/d{level + 1}"}] * 2} for level in range(levels)
@@ -40,7 +40,7 @@ def test_ordinary_schema_needs_no_measurement() -> None:
 
 @pytest.mark.parametrize("word", ["allOf", "anyOf", "oneOf"])
 def test_counts_doubled_references(word: str) -> None:
-    few, many = SchemaWork(doubled(8, word)), SchemaWork(doubled(40, word))
+    few, many = SchemaWork(double_references(8, word)), SchemaWork(double_references(40, word))
     assert few.max_unmeasured_bytes > 0
     assert few.can_validate({"a": "hello"})
     assert many.max_unmeasured_bytes == 0

@@ -150,14 +150,14 @@ def test_ignores_bytes_after_close() -> None:
         pytest.param(frame(0x08), 1002, id="fragmented close"),
         pytest.param(frame(0x89, b"x" * 126), 1002, id="long ping"),
         pytest.param(frame(0x80, b"a"), 1002, id="without a fragmented message"),
-        pytest.param(frame(0x00, b"a"), 1002, id="nothing to go on with"),
+        pytest.param(frame(0x00, b"a"), 1002, id="continuation without message"),
         pytest.param(frame(0x81, b"x" * 125, length=b"\x7e\x00\x7d"), 1002, id="125 in 2 bytes"),
         pytest.param(frame(0x81, b"x", length=b"\x7f" + bytes(7) + b"\x01"), 1002, id="1 in 8"),
         pytest.param(
             frame(0x81, length=b"\x7f" + (65535).to_bytes(8, "big")), 1002, id="65535 in 8"
         ),
         pytest.param(frame(0x81, length=b"\x7f" + b"\x80" + bytes(7)), 1002, id="highest bit"),
-        pytest.param(frame(0x88, b"\x03"), 1002, id="half a close code"),
+        pytest.param(frame(0x88, b"\x03"), 1002, id="incomplete close code"),
         *(
             pytest.param(frame(0x88, code.to_bytes(2, "big")), 1002, id=f"close {code}")
             for code in (0, 999, 1004, 1005, 1006, 1015, 1016, 2999, 5000, 65535)

@@ -55,7 +55,7 @@ files are not those of whoever asked."""
 @contextmanager
 def leak_check() -> Iterator[None]:
     """Fail on processes and files that are left behind."""
-    _open_what_stays_open()
+    _open_long_lived_resources()
     # What earlier tests left to the collector must not go in between.
     gc.collect()
     _settle()
@@ -105,7 +105,7 @@ def _settle() -> None:
 
 
 @functools.cache
-def _open_what_stays_open() -> None:
+def _open_long_lived_resources() -> None:
     """libuv keeps a pipe for signals from the first use to the end of the process."""
 
     async def main() -> None:

@@ -104,7 +104,7 @@ def test_contract_equals_upstream_definition() -> None:
 
 @given(value=JSON, seed=st.integers())
 def test_digest_ignores_member_order_and_whitespace(value: Any, seed: int) -> None:
-    shuffled = json.dumps(_shuffled(value, random.Random(seed)), indent=2, ensure_ascii=False)
+    shuffled = json.dumps(_shuffle(value, random.Random(seed)), indent=2, ensure_ascii=False)
     assert canonicalize(shuffled.encode("utf-8", "surrogatepass")) == canonicalize(
         json.dumps(value).encode()
     )
@@ -138,11 +138,11 @@ def test_keeps_bytes_of_deeply_nested_value() -> None:
     assert json.loads(canonicalize(deep)) == deep.decode()
 
 
-def _shuffled(value: Any, order: random.Random) -> Any:
+def _shuffle(value: Any, order: random.Random) -> Any:
     if isinstance(value, dict):
         members = list(value.items())
         order.shuffle(members)
-        return {name: _shuffled(member, order) for name, member in members}
+        return {name: _shuffle(member, order) for name, member in members}
     if isinstance(value, list):
-        return [_shuffled(item, order) for item in value]
+        return [_shuffle(item, order) for item in value]
     return value

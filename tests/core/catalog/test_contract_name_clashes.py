@@ -31,7 +31,7 @@ def contracts(*names: str, key: str = CONTRACTS) -> Offering:
         ("pay.out", {"expose": "transparent"}, "pay.out"),
         ("bank.pay", {"registered": "leaf"}, "pay"),
     ],
-    ids=["canonical", "safe", "shown as itself", "registered"],
+    ids=["canonical", "safe", "transparent", "registered"],
 )
 def test_server_keeps_names_over_contracts(
     contract: str, settings: dict[str, Any], own: str

@@ -211,17 +211,17 @@ def test_annotations_override_inference() -> None:
 
 
 @pytest.mark.parametrize(
-    ("unannotated", "pending_call"),
+    ("unannotated", "irreversible"),
     [
         ("infer", {"delete_x"}),
         ("confirm", {"delete_x", "create_x", "frobnicate"}),
         ("allow", set()),
     ],
 )
-def test_applies_default_for_unannotated_tools(unannotated: Any, pending_call: set[str]) -> None:
+def test_applies_default_for_unannotated_tools(unannotated: Any, irreversible: set[str]) -> None:
     names = ("get_x", "create_x", "frobnicate", "delete_x")
     result = {name: classify(name, None, {}, unannotated=unannotated).level for name in names}
-    assert {name for name in names if result[name] is EffectLevel.IRREVERSIBLE} == pending_call
+    assert {name for name in names if result[name] is EffectLevel.IRREVERSIBLE} == irreversible
 
 
 DEFAULTS = {

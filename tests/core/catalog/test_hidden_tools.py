@@ -11,7 +11,7 @@ def make_catalog() -> Catalog:
     return Catalog(server_info=str(INFO).encode())
 
 
-def offer_described(**tools: str) -> Offering:
+def offer_tools(**tools: str) -> Offering:
     return offer("s", [definition(name, description=members) for name, members in tools.items()])
 
 
@@ -53,10 +53,10 @@ def test_reviewed_tools_are_never_visible() -> None:
     )
     seen: list[str] = []
     catalog.on_change(lambda _: seen.extend(tool["description"] for tool in shown(catalog.current)))
-    catalog.publish(offer_described(a="good", b="other"))
-    catalog.publish(offer_described(a="poison", b="other"))
-    catalog.publish(offer_described(a="good", b="other"))
-    catalog.publish(offer_described(a="more poison", b="new"))
+    catalog.publish(offer_tools(a="good", b="other"))
+    catalog.publish(offer_tools(a="poison", b="other"))
+    catalog.publish(offer_tools(a="good", b="other"))
+    catalog.publish(offer_tools(a="more poison", b="new"))
     assert seen == ["good", "other", "other", "good", "other", "new"]
 
 

@@ -194,7 +194,7 @@ upstreams = st.dictionaries(
 )
 
 
-def offers_of(described: dict[str, Any], root: str | None = None) -> list[Offering]:
+def make_offers(described: dict[str, Any], root: str | None = None) -> list[Offering]:
     return [
         marked_offer(key, tools, expose=expose, rename=rename, root=root)
         for key, (tools, expose, rename) in described.items()
@@ -205,7 +205,7 @@ def offers_of(described: dict[str, Any], root: str | None = None) -> list[Offeri
 def test_every_listed_name_resolves_to_listed_tool(
     described: dict[str, Any], root: str | None, page_size: int
 ) -> None:
-    snapshot = merged(*offers_of(described, root), page_size=page_size)
+    snapshot = merged(*make_offers(described, root), page_size=page_size)
     assert_listed_names_resolve(snapshot)
     # No tool is lost on the way.
     assert len(snapshot.tools) == sum(len(tools) for tools, _, _ in described.values())
@@ -216,7 +216,7 @@ def test_every_listed_name_resolves_to_listed_tool(
 
 @given(upstreams, st.randoms())
 def test_ignores_order_of_upstreams(described: dict[str, Any], chance: Any) -> None:
-    offers = offers_of(described)
+    offers = make_offers(described)
     expected = [merged(*offers).page(TOOLS_LIST, Era.SESSION, style) for style in STYLES]
     chance.shuffle(offers)
     assert [merged(*offers).page(TOOLS_LIST, Era.SESSION, style) for style in STYLES] == expected
@@ -229,11 +229,11 @@ def test_safe_name_never_moves_to_other_tool(
     prefixed: dict[str, Any] = {
         key: (tools, "prefixed", {}) for key, (tools, _, _) in described.items()
     }
-    everything = merged(*offers_of(prefixed))
+    everything = merged(*make_offers(prefixed))
     present = (
         data.draw(st.lists(st.sampled_from(sorted(prefixed)), unique=True)) if prefixed else []
     )
-    remaining = merged(*offers_of({key: prefixed[key] for key in present}))
+    remaining = merged(*make_offers({key: prefixed[key] for key in present}))
     for style in STYLES:
         for name in list_names(everything, style):
             assert reached(remaining, name) in (reached(everything, name), None)

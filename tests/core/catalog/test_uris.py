@@ -344,7 +344,7 @@ described = st.dictionaries(
 )
 
 
-def offers_of(described: dict[str, Any]) -> list[Offering]:
+def make_offers(described: dict[str, Any]) -> list[Offering]:
     return [
         offer(
             key,
@@ -358,7 +358,7 @@ def offers_of(described: dict[str, Any]) -> list[Offering]:
 
 @given(described)
 def test_every_listed_uri_resolves_to_its_resource(described: dict[str, Any]) -> None:
-    snapshot = merged(*offers_of(described))
+    snapshot = merged(*make_offers(described))
     listed = shown(snapshot, verb=RESOURCES_LIST)
     assert len({tool["uri"] for tool in listed}) == len(listed)
     for item in listed:
@@ -378,7 +378,7 @@ def test_every_listed_uri_resolves_to_its_resource(described: dict[str, Any]) ->
 @given(described, own_uris | st.text())
 def test_shown_uri_resolves_to_original(described: dict[str, Any], uri: str) -> None:
     """Whatever an upstream calls something: how a client sees it leads to it."""
-    offers = offers_of(described)
+    offers = make_offers(described)
     snapshot = merged(*offers)
     itself = sorted(
         (offering for offering in offers if offering.is_transparent), key=lambda item: item.segment
@@ -386,18 +386,18 @@ def test_shown_uri_resolves_to_original(described: dict[str, Any], uri: str) -> 
     for one in offers:
         if one not in itself and uri:
             seen = snapshot.shown_uri(one.upstream, uri)
-            if itself and seen.startswith("interlock:") and seen in uris_of(itself[0]):
+            if itself and seen.startswith("interlock:") and seen in list_own_uris(itself[0]):
                 continue  # it wins
             assert resolve_uri(snapshot, seen) == (one.upstream, uri)
 
 
-def uris_of(one: Offering) -> set[str]:
+def list_own_uris(one: Offering) -> set[str]:
     return {each.uri for each in (*one.resources, *one.templates)}
 
 
 @given(described, st.randoms())
 def test_ignores_order_of_upstreams(described: dict[str, Any], chance: Any) -> None:
-    offers = offers_of(described)
+    offers = make_offers(described)
     expected = list_uris(merged(*offers)), list_templates(merged(*offers))
     chance.shuffle(offers)
     assert (list_uris(merged(*offers)), list_templates(merged(*offers))) == expected

@@ -215,18 +215,18 @@ def test_searches_by_name_caller_outcome_and_time(journal: Journal) -> None:
     journal.record((11, "token:ci", "mcp", "tools/call", "files.read", "f", "r", "ok", 1, ""))
     assert journal.flush()
 
-    def found(**question: object) -> list[int]:
+    def search_times(**question: object) -> list[int]:
         return [row.time_ns for row in journal.search(**question)]  # type: ignore[arg-type]
 
-    assert found(name="files.*") == [11, 10]
-    assert found(name="jira.tool_[12]") == [2, 1]
-    assert found(name="JIRA.*") == []
-    assert found(outcome="tool_error") == [10]
-    assert found(caller="token:ci") == [11]
-    assert found(since_ns=8) == [11, 10, 9, 8]
-    assert found(name="jira.*", since_ns=8) == [9, 8]
-    assert found(limit=2) == [11, 10]
-    assert found(limit=0) == []
+    assert search_times(name="files.*") == [11, 10]
+    assert search_times(name="jira.tool_[12]") == [2, 1]
+    assert search_times(name="JIRA.*") == []
+    assert search_times(outcome="tool_error") == [10]
+    assert search_times(caller="token:ci") == [11]
+    assert search_times(since_ns=8) == [11, 10, 9, 8]
+    assert search_times(name="jira.*", since_ns=8) == [9, 8]
+    assert search_times(limit=2) == [11, 10]
+    assert search_times(limit=0) == []
 
 
 def test_retention_keeps_newest_entries_up_to_limit(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from interlock.core.journal.reader import JournalRow
 from tests.trust.approvals.gated import Gated, wipe
 
 
-def rows_of(gated: Gated) -> list[JournalRow]:
+def read_rows(gated: Gated) -> list[JournalRow]:
     return [JournalRow(seq, *entry.values()) for seq, entry in enumerate(gated.journal.entries, 1)]
 
 
@@ -21,14 +21,14 @@ async def test_converts_approval_flow_to_three_events(tmp_path: Path) -> None:
     rules = [RuleConfig("nobody formats", "deny", tools=["s.wipe"], when='args.disk == "z"')]
     gated = Gated(tmp_path, rules=rules, default="safe")
     await gated.ask(wipe({"disk": "z"}))
-    first = [event for row in rows_of(gated) if (event := to_audit_event(row)) is not None]
+    first = [event for row in read_rows(gated) if (event := to_audit_event(row)) is not None]
     [denied] = first
     assert denied["event"] == "OPERATION_DENIED"
     assert denied["result"] == "denied"
     assert "nobody formats" in denied["reason"]
     approval = await gated.hold(wipe({"disk": "a"}))
     await gated.confirm(approval)
-    events = [event for row in rows_of(gated) if (event := to_audit_event(row)) is not None]
+    events = [event for row in read_rows(gated) if (event := to_audit_event(row)) is not None]
     assert [event["event"] for event in events] == [
         "OPERATION_DENIED",
         "CONFIRMATION_REQUIRED",

@@ -261,12 +261,12 @@ def test_checks_many_calls_less_often(number: int, looks: int) -> None:
     calls = [tool_call() for _ in range(number)]
     looked = 0
 
-    def under_way() -> list[Call]:
+    def running_calls() -> list[Call]:
         nonlocal looked
         looked += 1
         return calls
 
-    watch = DeadlineWatch(under_way, clock, clock.call_later)
+    watch = DeadlineWatch(running_calls, clock, clock.call_later)
     watch.start()
     clock.advance(TICK_SECONDS * 20.5)
     assert looked in (looks, looks + 1)

@@ -159,10 +159,10 @@ def test_waits_for_unavailable_upstream() -> None:
     async def body(node: PipelineHarness, upstream: ScriptedUpstream) -> None:
         back = asyncio.get_running_loop().create_future()
 
-        async def comes_back(_: float) -> bool:
+        async def wait_for_return(_: float) -> bool:
             return bool(await back)
 
-        upstream.comes_back = comes_back
+        upstream.comes_back = wait_for_return
         upstream.refuse_with = lost_error(sent=False)
         node.begin(tool_call("s.irreversible"))
         await run_ready_tasks()
@@ -178,10 +178,10 @@ def test_waits_for_unavailable_upstream() -> None:
 
 def test_fails_with_original_error_if_upstream_stays_lost() -> None:
     async def body(node: PipelineHarness, upstream: ScriptedUpstream) -> None:
-        async def stays_away(_: float) -> bool:
+        async def stay_away(_: float) -> bool:
             return False
 
-        upstream.comes_back = stays_away
+        upstream.comes_back = stay_away
         node.begin(tool_call("s.read_only"))
         upstream.last.lose(sent=True)
         await run_ready_tasks()
@@ -206,7 +206,7 @@ def test_fails_when_upstream_rejects_retry() -> None:
 @pytest.mark.parametrize(
     ("timeout", "patience"),
     [(60.0, RECONNECT_WAIT_SECONDS), (2.0, 2.0)],
-    ids=["patient", "in a hurry"],
+    ids=["default timeout", "short timeout"],
 )
 def test_limits_wait_for_upstream(timeout: float, patience: float) -> None:
     async def body(node: PipelineHarness, upstream: ScriptedUpstream) -> None:
@@ -343,10 +343,10 @@ def test_cancels_call_that_waits_for_retry() -> None:
     async def body(node: PipelineHarness, upstream: ScriptedUpstream) -> None:
         back = asyncio.get_running_loop().create_future()
 
-        async def comes_back(_: float) -> bool:
+        async def wait_for_return(_: float) -> bool:
             return bool(await back)
 
-        upstream.comes_back = comes_back
+        upstream.comes_back = wait_for_return
         call = node.begin(tool_call("s.silent"))
         upstream.last.lose(sent=False)
         await run_ready_tasks()
@@ -364,10 +364,10 @@ def test_cancelled_call_is_not_sent_when_upstream_returns() -> None:
     async def body(node: PipelineHarness, upstream: ScriptedUpstream) -> None:
         back = asyncio.get_running_loop().create_future()
 
-        async def comes_back(_: float) -> bool:
+        async def wait_for_return(_: float) -> bool:
             return bool(await back)
 
-        upstream.comes_back = comes_back
+        upstream.comes_back = wait_for_return
         call = node.begin(tool_call("s.silent"))
         upstream.last.lose(sent=False)
         await run_ready_tasks()

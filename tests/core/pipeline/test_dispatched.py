@@ -135,10 +135,10 @@ async def test_waiting_retry_keeps_state() -> None:
     node = make_node()
     back: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
-    async def comes_back(_: float) -> bool:
+    async def wait_for_return(_: float) -> bool:
         return await back
 
-    waits: Callable[[float], Awaitable[bool]] = comes_back
+    waits: Callable[[float], Awaitable[bool]] = wait_for_return
     node.upstreams["s"].comes_back = waits
     call = node.begin(tool_call("s.change"))
     node.upstreams["s"].last.lose(sent=False)

@@ -105,7 +105,7 @@ def test_accepts_server_state_twice() -> None:
         {"credentials": OPERATOR, "name": "s.look"},
         {"credentials": OPERATOR, "name": "test://r", "verb": RESOURCES_READ},
     ],
-    ids=["caller", "arguments", "tool", "verb"],
+    ids=["caller", "arguments", "tool", "method"],
 )
 def test_rejects_state_of_other_caller_or_request(other: dict[str, Any]) -> None:
     harness = ClientRequestHarness()

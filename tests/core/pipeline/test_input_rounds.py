@@ -222,17 +222,17 @@ def test_invalid_response_ends_call() -> None:
     assert len(harness.s.started) == 1
 
 
-@pytest.mark.parametrize("reached", [0, 1], ids=["at all", "for the second question"])
+@pytest.mark.parametrize("reached", [0, 1], ids=["first request", "second request"])
 def test_unreachable_client_ends_call(reached: int) -> None:
     harness, session = ClientRequestHarness(), ScriptedSession()
     begin(harness, session)
     put = session.send_request
 
-    def ask(ask: Any, call: Any) -> bool:
+    def send_or_fail(ask: Any, call: Any) -> bool:
         session.reachable = len(session.asked) < reached
         return put(ask, call)
 
-    session.send_request = ask  # type: ignore[method-assign]
+    session.send_request = send_or_fail  # type: ignore[method-assign]
     harness.s.last.require_input(TWO)
     assert harness.last_error.failure is UPSTREAM_PROTOCOL
     assert len(session.withdrawn) == reached

@@ -63,7 +63,7 @@ def test_other_key_opens_nothing() -> None:
         make_call(arguments={"n": 1}),
         make_call(verb=PROMPTS_GET),
     ],
-    ids=["another caller", "nobody", "another tool", "other arguments", "another verb"],
+    ids=["other caller", "no caller", "other tool", "other arguments", "other method"],
 )
 def test_state_is_bound_to_caller_and_request(other: Call) -> None:
     state = make_sealer().seal(make_call(), 60, upstream_state="theirs")

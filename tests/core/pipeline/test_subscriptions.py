@@ -278,7 +278,7 @@ async def test_upstream_is_subscribed_while_subscribers_exist(moves: list[tuple[
 
 
 @pytest.mark.parametrize(
-    ("followed", "announced", "received"),
+    ("followed", "announced", "is_notified"),
     [
         ("test://a", "test://a", True),
         ("test://a", "test://a/b", True),
@@ -290,13 +290,13 @@ async def test_upstream_is_subscribed_while_subscribers_exist(moves: list[tuple[
     ],
 )
 async def test_notifies_of_part_of_subscribed_resource(
-    followed: str, announced: str, received: bool
+    followed: str, announced: str, is_notified: bool
 ) -> None:
     async with open_harness(followed) as scenario:
         client = Subscriber()
         await scenario.subscribe_client(client, followed)
         scenario.subscriptions.on_resource_update("s", announced)
-        assert client.updates == ([announced] if received else [])
+        assert client.updates == ([announced] if is_notified else [])
         scenario.subscriptions.on_resource_update("another", announced)
         assert len(client.updates) <= 1
 

@@ -71,7 +71,7 @@ def foreign_fields(harness: ClientRequestHarness) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.parametrize("which", range(4), ids=["caller", "tool", "arguments", "verb"])
+@pytest.mark.parametrize("which", range(4), ids=["caller", "tool", "arguments", "method"])
 def test_foreign_request_does_not_resume_call(which: int) -> None:
     harness = ClientRequestHarness()
     client_request = harness.hold(call_of(CLIENT, credentials=OPERATOR))

@@ -194,16 +194,16 @@ def test_request_withdrawn_during_suspension_needs_no_response() -> None:
     assert harness.last_result == {"content": []}
 
 
-@pytest.mark.parametrize("pending_call", [False, True], ids=["in the same breath", "while held"])
-def test_checks_further_requests(pending_call: bool) -> None:
+@pytest.mark.parametrize("is_suspended", [False, True], ids=["before suspension", "suspended"])
+def test_checks_further_requests(is_suspended: bool) -> None:
     harness = ClientRequestHarness(policy=ClientRequestPolicy(max_tokens=10))
     harness.begin(call_of(stateless({"elicitation": {}, "sampling": {}})))
     harness.s.last.ask()
-    if pending_call:
+    if is_suspended:
         harness.clock.advance(GROUPING_SECONDS)
     assert harness.s.last.ask(ROOTS).refusal[0] == -32601
     harness.s.last.ask(SAMPLING)
-    if pending_call:
+    if is_suspended:
         retry_call(harness, {"input-1": YES}, client=stateless({"elicitation": {}, "sampling": {}}))
     else:
         harness.clock.advance(GROUPING_SECONDS)

@@ -418,15 +418,15 @@ def test_keeps_data_of_upstream_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "received"), [(-32001, -32603), (-32602, -32602), (7, 7), (-32002, -32602)]
+    ("code", "shown_code"), [(-32001, -32603), (-32602, -32602), (7, 7), (-32002, -32602)]
 )
-def test_upstream_error_fails_task(code: int, received: int) -> None:
+def test_upstream_error_fails_task(code: int, shown_code: int) -> None:
     harness = TaskHarness()
     id = harness.create_task()
     harness.s.last.answer_error(code, "No.")
     shown = harness.get(id)
     assert (shown["status"], shown["statusMessage"]) == ("failed", "No.")
-    assert shown["error"] == {"code": received, "message": "No."}
+    assert shown["error"] == {"code": shown_code, "message": "No."}
     assert "result" not in shown
 
 

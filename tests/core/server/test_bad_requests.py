@@ -422,7 +422,7 @@ def test_returns_tool_error_as_result(shared_node: NodeThread) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "status", "received"),
+    ("code", "status", "shown_code"),
     [
         (-32603, 200, -32603),
         (-32602, 400, -32602),
@@ -433,10 +433,10 @@ def test_returns_tool_error_as_result(shared_node: NodeThread) -> None:
     ],
 )
 def test_relays_upstream_error_code(
-    shared_node: NodeThread, code: int, status: int, received: int
+    shared_node: NodeThread, code: int, status: int, shown_code: int
 ) -> None:
     response = shared_node.once(shared_node.call("fail", {"code": code}))
-    assert status_and_code(response) == (status, received)
+    assert status_and_code(response) == (status, shown_code)
     assert response.error["message"] == "It failed."
     assert response.error["data"] == {"on": "purpose"}
     assert status_and_code(

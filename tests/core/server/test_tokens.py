@@ -60,7 +60,7 @@ def get(node: NodeThread, path: str, *headers: tuple[str, str], method: str = "G
 
 
 @pytest.mark.parametrize(
-    "invalid", [[], [bearer("wrong")], [valid_token(exp=1)]], ids=["none", "bad", "old"]
+    "invalid", [[], [bearer("wrong")], [valid_token(exp=1)]], ids=["none", "invalid", "expired"]
 )
 def test_rejection_contains_resource_metadata(
     signed_node: NodeThread, invalid: list[tuple[str, str]]

@@ -26,12 +26,12 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def file(path: Path) -> Iterator[SharedFile]:
-    opened = shared(path)
+    opened = open_shared(path)
     yield opened
     opened.close()
 
 
-def shared(path: Path | None, *, checked: bool = False) -> SharedFile:
+def open_shared(path: Path | None, *, checked: bool = False) -> SharedFile:
     return SharedFile(
         path, KIND, busy_timeout=2.0, removal_effect="no word is known", check_integrity=checked
     )
@@ -43,7 +43,7 @@ def count(file: SharedFile) -> int:
 
 
 def test_notices_only_external_writes(path: Path, file: SharedFile) -> None:
-    other = shared(path)
+    other = open_shared(path)
     with file.writing() as writing:
         writing.execute("INSERT INTO word VALUES ('one')")
     assert not file.was_changed_externally()
@@ -55,7 +55,7 @@ def test_notices_only_external_writes(path: Path, file: SharedFile) -> None:
 
 @pytest.mark.parametrize("patience", [None, 0.1])
 def test_closed_file_raises_without_waiting(path: Path, patience: float | None) -> None:
-    file = shared(path)
+    file = open_shared(path)
     file.close()
     for _ in range(2):
         with pytest.raises(InterlockError, match="cannot be used"), file.reading(patience) as it:
@@ -123,7 +123,7 @@ def test_error_for_broken_file_explains_removal(path: Path) -> None:
     path.parent.mkdir()
     path.write_bytes(b"no database at all, " * 100)
     with pytest.raises(InterlockError) as caught:
-        shared(path)
+        open_shared(path)
     assert caught.value.failure is CONFIG
     assert caught.value.message.startswith(f"The store of words {path} cannot be used: ")
     assert caught.value.message.endswith(
@@ -133,7 +133,7 @@ def test_error_for_broken_file_explains_removal(path: Path) -> None:
 
 @pytest.mark.parametrize("checked", [False, True], ids=["unchecked", "checked"])
 def test_integrity_check_finds_unreadable_page(path: Path, checked: bool) -> None:
-    file = shared(path)
+    file = open_shared(path)
     with file.writing() as writing:
         writing.executemany("INSERT INTO word VALUES (?)", [("x" * 900,)] * 50)
     file.close()
@@ -142,10 +142,10 @@ def test_integrity_check_finds_unreadable_page(path: Path, checked: bool) -> Non
     path.write_bytes(raw)
     if checked:
         with pytest.raises(InterlockError) as caught:
-            shared(path, checked=True)
+            open_shared(path, checked=True)
         assert caught.value.failure is CONFIG
     else:
-        shared(path).close()
+        open_shared(path).close()
 
 
 def test_peek_does_not_wait_for_writer(tmp_path: Path) -> None:

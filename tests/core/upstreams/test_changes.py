@@ -9,7 +9,7 @@ import pytest
 from interlock.core.config import ServerConfig
 from interlock.core.upstreams.supervisor import State
 from tests.core.upstreams.servers.http_server import Request, ResponseWriter, Streamable
-from tests.core.upstreams.servers.toolbox import changed, error, result
+from tests.core.upstreams.servers.toolbox import error, list_changed, result
 from tests.support.upstreams import SupervisorHarness, run, run_supervisor, with_timeout
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
@@ -203,7 +203,7 @@ async def test_pauses_between_repeated_changes() -> None:
             if request.rpc != "tools/list":
                 return False
             response.open()
-            response.event(changed())
+            response.event(list_changed())
             response.event(result(request.message["id"], {"tools": server.toolbox.tools}))
             response.end()
             return True

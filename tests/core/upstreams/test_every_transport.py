@@ -81,7 +81,7 @@ class HttpServerControl(ServerControl):
 
 
 @asynccontextmanager
-async def connected(kind: str) -> AsyncIterator[tuple[SupervisorHarness, ServerControl]]:
+async def connect_kind(kind: str) -> AsyncIterator[tuple[SupervisorHarness, ServerControl]]:
     wire, _, era = kind.partition("-")
     if wire == "stdio":
         async with run_supervisor(stdio_server("--eras", era)) as upstream:
@@ -116,7 +116,7 @@ def run_over_transport(request: pytest.FixtureRequest) -> Callable[[Body], None]
 
     def go(body: Body) -> None:
         async def main() -> None:
-            async with connected(kind) as (upstream, control):
+            async with connect_kind(kind) as (upstream, control):
                 await body(upstream, control)
 
         run(main, loop=loop)
@@ -261,10 +261,10 @@ def test_cancels_request_of_node(run_over_transport: RunOverTransport) -> None:
         peer = one.supervisor.upstream_client
         assert peer is not None
 
-        async def ask() -> None:
+        async def send_node_request() -> None:
             await peer.request("tools/call", {"name": "hold", "arguments": {}})
 
-        task = asyncio.create_task(ask())
+        task = asyncio.create_task(send_node_request())
         await asyncio.sleep(0)
         await control.wait_for_pending(1)
         task.cancel()

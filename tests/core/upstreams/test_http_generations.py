@@ -121,7 +121,7 @@ async def test_rejected_probe_leads_to_initialize(status: str) -> None:
         lambda id: result(id, {"supportedVersions": ["2031-01-01"]}),
         lambda id: result(id, {"something": "else"}),
     ],
-    ids=["unknown", "uninitialized", "of-old", "supported", "mixed", "later", "nonsense"],
+    ids=["unknown", "uninitialized", "legacy", "supported", "mixed", "later", "nonsense"],
 )
 @pytest.mark.parametrize("status", ["200 OK", "400 Bad Request"])
 async def test_json_rpc_error_on_probe_leads_to_initialize(answer_with: Any, status: str) -> None:

@@ -160,16 +160,16 @@ def test_surplus_bytes_do_not_reach_next_call(when: str, loop: str) -> None:
 
 def test_bytes_on_idle_connection_close_connection() -> None:
     async def body(one: SupervisorHarness, server: Streamable) -> None:
-        pending_call: list[ResponseWriter] = []
+        writers: list[ResponseWriter] = []
 
         async def override(request: Request, response: ResponseWriter) -> bool:
-            pending_call.append(response)
+            writers.append(response)
             return False
 
         server.override = override
         await one.text("echo", text="x")
         before = server.connected
-        pending_call[-1].raw(b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\n\r\n")
+        writers[-1].raw(b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\n\r\n")
         await server.until(lambda: server.open_connections == 0)
         assert await one.text("echo", text="y") == "y"
         assert server.connected == before + 1

@@ -40,7 +40,7 @@ class LeavingServer(Streamable):
         self, generations: str = "session", *, primer: str = "id: e1\nretry: 60\ndata: \n\n"
     ):
         super().__init__(generations, get="405 Method Not Allowed")
-        self.override = self._habit
+        self.override = self._override
         self.primer = primer
         self.properly = True
         self.left_at = 0.0
@@ -48,7 +48,7 @@ class LeavingServer(Streamable):
         self.resumed: Callable[[ResponseWriter, str], Awaitable[None]] = self.write_result
         self.id: Any = None
 
-    async def _habit(self, request: Request, response: ResponseWriter) -> bool:
+    async def _override(self, request: Request, response: ResponseWriter) -> bool:
         now = asyncio.get_running_loop().time()
         if request.method == "GET" and "last-event-id" in request.headers:
             last = request.headers["last-event-id"]
@@ -177,20 +177,20 @@ def test_failed_resumption_loses_call(status: str) -> None:
     with_server(body)
 
 
-async def _unavailable(response: ResponseWriter, last: str) -> None:
+async def _busy(response: ResponseWriter, last: str) -> None:
     response.empty("503 Busy")
 
 
-async def _nothing(response: ResponseWriter, last: str) -> None:
+async def _empty_stream(response: ResponseWriter, last: str) -> None:
     response.open()
     response.end()
 
 
-async def _cut(response: ResponseWriter, last: str) -> None:
+async def _abort(response: ResponseWriter, last: str) -> None:
     response.abort()
 
 
-@pytest.mark.parametrize("resumed", [_unavailable, _nothing, _cut])
+@pytest.mark.parametrize("resumed", [_busy, _empty_stream, _abort])
 def test_limits_resumptions_without_progress(
     resumed: Callable[[ResponseWriter, str], Awaitable[None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,7 +212,7 @@ def test_increases_delay_between_resumptions() -> None:
     async def body(one: SupervisorHarness, server: LeavingServer) -> None:
         async def resumed(response: ResponseWriter, last: str) -> None:
             if len(server.resumptions) < 4:
-                await _unavailable(response, last)
+                await _busy(response, last)
             else:
                 await server.write_result(response, last)
 

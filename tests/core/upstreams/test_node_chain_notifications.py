@@ -210,21 +210,21 @@ def test_receives_requests_of_subserver(era: Era) -> None:
         taken.append((method, id))
         return method != "mcpax/other"
 
-    def ask(message: bytes) -> None:
+    def deliver_request(message: bytes) -> None:
         chain.root.wire.respond(b'{"jsonrpc":"2.0",' + message + b"}")
 
     chain.root.peer.on_ax = take
-    ask(b'"id":"mcpax-1","method":"mcpax/heartbeat","params":{}')
-    ask(b'"id":7,"method":"initialize","params":{}')
-    ask(b'"method":"mcpax/heartbeat"')
-    ask(b'"method":"notifications/initialized"')
+    deliver_request(b'"id":"mcpax-1","method":"mcpax/heartbeat","params":{}')
+    deliver_request(b'"id":7,"method":"initialize","params":{}')
+    deliver_request(b'"method":"mcpax/heartbeat"')
+    deliver_request(b'"method":"notifications/initialized"')
     assert taken == [
         ("mcpax/heartbeat", b'"mcpax-1"'), ("initialize", b"7"), ("mcpax/heartbeat", None),
     ]  # fmt: skip
     assert chain.leaf_messages == []
     # What it does not take, and what is none of its business, goes the usual way.
-    ask(b'"id":8,"method":"mcpax/other"')
-    ask(b'"id":9,"method":"ping"')
+    deliver_request(b'"id":8,"method":"mcpax/other"')
+    deliver_request(b'"id":9,"method":"ping"')
     assert [message["id"] for message in chain.leaf_messages] == [8, 9]
     assert chain.leaf_messages[0]["error"]["code"] == -32601
     assert chain.root.notifications == []
@@ -240,18 +240,18 @@ def test_client_request_names_call() -> None:
     assert first.caller == Caller("operator")
     ids = [sent["id"] for sent in chain.root.sent]
 
-    def ask(id: int, request: int) -> None:
+    def deliver_request(id: int, request: int) -> None:
         meta = json.dumps({"_meta": {"x-mcpax-request": request}}).encode()
         chain.root.wire.respond(
             b'{"jsonrpc":"2.0","id":%d,"method":"roots/list","params":%b}' % (id, meta)
         )
 
-    ask(1, ids[0])
+    deliver_request(1, ids[0])
     [(call, client_request)] = client_requests
     assert call is first
     assert client_request.params == b"{}"
     # Of a request that is over.
-    ask(2, 1)
+    deliver_request(2, 1)
     assert len(client_requests) == 1
     assert chain.leaf_messages[-1]["error"]["code"] == -32601
 

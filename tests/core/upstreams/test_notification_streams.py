@@ -47,19 +47,19 @@ class StreamHarness:
         self.relisted = 0
         self._waiting: list[tuple[Callable[[], Any], asyncio.Future[None]]] = []
         self.sleeps = ManualSleep(self.notify_waiters)
-        peer.on_changed = self._tell(self.changed)
-        peer.on_updated = self._tell(self.updated)
+        peer.on_changed = self._record_in(self.changed)
+        peer.on_updated = self._record_in(self.updated)
         self.hearing = UpstreamSubscriptions(
             peer, relist=self._relist, sleep=self.sleeps, uris=uris
         )
         self.task = asyncio.ensure_future(self.hearing.run())
 
-    def _tell(self, told: list[str]) -> Callable[[str], None]:
-        def tell(what: str) -> None:
+    def _record_in(self, told: list[str]) -> Callable[[str], None]:
+        def record(what: str) -> None:
             told.append(what)
             self.notify_waiters()
 
-        return tell
+        return record
 
     def _relist(self) -> None:
         self.relisted += 1

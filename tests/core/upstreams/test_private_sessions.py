@@ -87,8 +87,8 @@ async def test_session_ends_with_client() -> None:
     assert sorted(server.deleted) == ["session-1", "session-2", "session-3"]
 
 
-@pytest.mark.parametrize("pending_call", ["initialize", "notifications/initialized", "GET"])
-async def test_client_leaving_during_opening_closes_session(pending_call: str) -> None:
+@pytest.mark.parametrize("blocked_method", ["initialize", "notifications/initialized", "GET"])
+async def test_client_leaving_during_opening_closes_session(blocked_method: str) -> None:
     async with (
         Streamable("session", get="stream") as server,
         run_supervisor(private_config(server)) as upstream,
@@ -98,7 +98,7 @@ async def test_client_leaving_during_opening_closes_session(pending_call: str) -
         stuck: list[ResponseWriter] = []
 
         async def override(request: Request, response: ResponseWriter) -> bool:
-            if pending_call in (request.rpc, request.method):
+            if blocked_method in (request.rpc, request.method):
                 stuck.append(response)
                 server.notify_waiters()
                 return True
@@ -112,7 +112,7 @@ async def test_client_leaving_during_opening_closes_session(pending_call: str) -
         call.exchange.abandon("The client is gone.")
         clients.close(session)
         # Before the server has said the session's name, there is nothing to end.
-        if pending_call != "initialize":
+        if blocked_method != "initialize":
             await server.until(lambda: server.deleted)
             assert server.deleted == ["session-2"]
         assert not len(upstream.supervisor.session_pool)

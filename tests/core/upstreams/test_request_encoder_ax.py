@@ -90,24 +90,24 @@ def test_adds_route_on_every_tree_link(
         meta = {**stateless_meta(), **(supplied or {})}
     token = Raw(b'"mine"') if progress else None
 
-    def written(ax: bool, route: Tool | None) -> dict[str, Any]:
+    def write_call(ax: bool, route: Tool | None) -> dict[str, Any]:
         call = call_of(route, client, meta=meta, hop=hop)
         if extra:
             call.extra_params = {"name": Raw(b'"t"')} if route is None else {"task": Raw(b"{}")}
         return dict(json.loads(make_encoder(era, ax=ax).encode_call(7, call, token))["params"])
 
-    plain = written(False, tool(way=WAY))
+    plain = write_call(False, tool(way=WAY))
     assert not [key for key in plain.get("_meta", {}) if key.startswith("x-mcpax-")]
-    led = written(True, tool(way=WAY))
+    led = write_call(True, tool(way=WAY))
     way = {"x-mcpax-route": ["edge", "stm32h7", "dma2d_status"], "x-mcpax-cursor": 0}
     if hop is not None:
         way = {"x-mcpax-route": list(PARTS), "x-mcpax-cursor": 2}
     assert led == {**plain, "_meta": {**plain.get("_meta", {}), **way}}
     assert list(led)[-1] == "_meta"
     # What is about no tool, and what has no way, is as on any link.
-    assert written(True, None) == written(False, None)
+    assert write_call(True, None) == write_call(False, None)
     if hop is None:
-        assert written(True, tool()) == written(False, tool())
+        assert write_call(True, tool()) == write_call(False, tool())
 
 
 @pytest.mark.spec("AX-7.2-3", "AX-7.2-2")

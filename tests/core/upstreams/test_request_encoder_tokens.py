@@ -57,15 +57,15 @@ def test_adds_token_to_every_call(
     meta = {**stateless_meta(), **(supplied or {})} if client is STATELESS else supplied
     token = Raw(b'"mine"') if progress else None
 
-    def written(by: RequestEncoder, route: Tool | None) -> dict[str, Any]:
+    def write_call(by: RequestEncoder, route: Tool | None) -> dict[str, Any]:
         call = call_of(route, client, meta=meta, hop=hop)
         if extra:
             call.extra_params = {"name": Raw(b'"t"')} if route is None else {"task": Raw(b"{}")}
         return dict(json.loads(by.encode_call(7, call, token))["params"])
 
     for route in (tool(way=way), None):
-        plain = written(make_encoder(era, ax=True), route)
-        received = written(token_encoder(era), route)
+        plain = write_call(make_encoder(era, ax=True), route)
+        received = write_call(token_encoder(era), route)
         meta_with = {**plain.get("_meta", {}), "x-mcpax-authorization": TOKEN}
         assert received == {**plain, "_meta": meta_with}
 

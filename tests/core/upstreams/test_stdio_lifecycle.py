@@ -300,12 +300,12 @@ async def test_successful_call_resets_restart_delay() -> None:
 
 @LOOPS
 def test_detects_exit_without_pidfd(loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(pid: int) -> int:
+    def fail_pidfd(pid: int) -> int:
         raise OSError(38, "Function not implemented")
 
     async def body() -> None:
         with monkeypatch.context() as patched:
-            patched.setattr(os, "pidfd_open", refused)
+            patched.setattr(os, "pidfd_open", fail_pidfd)
             async with run_supervisor(stdio_server("--grandchild", "here")) as upstream:
                 await upstream.ready()
                 (grandchild,) = json.loads(await upstream.text("family"))

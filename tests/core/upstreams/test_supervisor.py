@@ -222,10 +222,10 @@ async def test_wait_does_not_return_lost_connection() -> None:
 async def test_failing_servers_do_not_delay_others(free_port: int) -> None:
     async with Streamable() as silent, Streamable() as valid:
 
-        async def never(request: Request, response: ResponseWriter) -> bool:
+        async def block_forever(request: Request, response: ResponseWriter) -> bool:
             return True
 
-        silent.override = never
+        silent.override = block_forever
         invalid = [
             ServerConfig(url=silent.url(), start_timeout=60),
             ServerConfig(url=f"http://127.0.0.1:{free_port}/mcp"),

@@ -184,22 +184,22 @@ async def test_rejects_loopback_issuer_of_remote_server(tmp_path: Path) -> None:
     """It could make the node ask whatever listens on loopback."""
 
     async with open_sign_in(tmp_path) as harness:
-        request: list[str] = []
+        requested_urls: list[str] = []
 
         async def pretend(method: str, url: str, headers: Any, body: bytes = b"") -> FetchResponse:
-            request.append(url)
+            requested_urls.append(url)
             document = harness.server.document() | {"resource": "https://far.example.com/mcp"}
             return FetchResponse(200, {}, json.dumps(document).encode())
 
         occasion = SignInRequest("https://far.example.com/mcp", OAuthConfig(), None)
         with pytest.raises(SignInProblem, match="which is not https"):
             await sign_in(occasion, harness.browser, harness.wallet, pretend, now=NOW)
-        assert len(request) == 1
+        assert len(requested_urls) == 1
         named = BearerChallenge(resource_metadata="http://127.0.0.1:1/x")
         occasion = SignInRequest("https://far.example.com/mcp", OAuthConfig(), named)
         with pytest.raises(SignInProblem, match="its metadata document is at"):
             await sign_in(occasion, harness.browser, harness.wallet, pretend, now=NOW)
-        assert len(request) == 1
+        assert len(requested_urls) == 1
 
 
 @pytest.mark.parametrize(

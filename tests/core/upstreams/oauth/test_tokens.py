@@ -97,11 +97,11 @@ def test_one_process_gets_lease(tmp_path: Path) -> None:
     store = TokenStore(tmp_path / "tokens.db", clock=lambda: now)
     got: list[str] = []
 
-    def ask(name: str) -> None:
+    def take_lease(name: str) -> None:
         if store.lease("jira", URL, name, 40.0):
             got.append(name)
 
-    threads = [threading.Thread(target=ask, args=(str(number),)) for number in range(8)]
+    threads = [threading.Thread(target=take_lease, args=(str(number),)) for number in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:

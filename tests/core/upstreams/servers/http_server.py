@@ -12,7 +12,7 @@ import ssl
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from tests.core.upstreams.servers.toolbox import Message, Toolbox, ToolboxExit, changed, error
+from tests.core.upstreams.servers.toolbox import Message, Toolbox, ToolboxExit, error, list_changed
 from tests.support.timeouts import HANG_TIMEOUT
 
 
@@ -270,7 +270,7 @@ class Streamable(HttpServer):
     def announce(self) -> None:
         """Say on every session stream that the list is another."""
         for stream in self.streams:
-            stream.event(changed())
+            stream.event(list_changed())
 
     def post(self, request: Request, answer: ResponseWriter, **headers: str) -> None:
         message = request.message

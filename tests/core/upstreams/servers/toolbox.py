@@ -124,7 +124,7 @@ class Toolbox:
     def announce(self) -> None:
         """Tell every listener that the list is another."""
         for id, send in list(self.listeners.items()):
-            send(changed({"_meta": {SUBSCRIPTION: id}}))
+            send(list_changed({"_meta": {SUBSCRIPTION: id}}))
 
     def end_listening(self) -> None:
         """End every subscription properly."""
@@ -158,7 +158,7 @@ class Toolbox:
         elif name == "change":
             self.change(*arguments["names"])
             if not self.listeners:
-                send(changed())
+                send(list_changed())
             self.announce()
             send(self._text(message, "changed"))
         elif name == "fail":
@@ -228,5 +228,5 @@ def notification(method: str, params: Message | None = None) -> Message:
     return {"jsonrpc": "2.0", "method": method, "params": params or {}}
 
 
-def changed(params: Message | None = None) -> Message:
+def list_changed(params: Message | None = None) -> Message:
     return notification("notifications/tools/list_changed", params)
