@@ -28,7 +28,7 @@ FREE = PolicyConfig(
 
 
 @pytest.mark.spec("AQ-9.3.1-1", "AQ-9.3.3-1", "AQ-4.6.2-2")
-def test_what_it_says_of_itself(tmp_path: Path) -> None:
+def test_introspection_describes_protocol_settings(tmp_path: Path) -> None:
     node = NodeThread(tmp_path, environ={"MCPAQL_SAFETY_LOOP": "monitoring"})
     try:
         said = AqlClient(node).introspect()["_protocol"]
@@ -43,7 +43,7 @@ def test_what_it_says_of_itself(tmp_path: Path) -> None:
     assert not [name for name in said if "strict" in name]
 
 
-def test_an_operation_of_a_server_that_does_not_come(tmp_path: Path) -> None:
+def test_operation_of_absent_server_names_server(tmp_path: Path) -> None:
     absent = ServerConfig(segment="far-off", command="/nonexistent/server")
     node = NodeThread(tmp_path, servers={"far-off": absent})
     try:
@@ -56,7 +56,7 @@ def test_an_operation_of_a_server_that_does_not_come(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("AQ-8.6.6-1")
-def test_without_a_server_it_watches_what_is_done_elsewhere(tmp_path: Path) -> None:
+def test_standalone_node_evaluates_reported_steps(tmp_path: Path) -> None:
     """A stand-alone node: an agent asks it before it does things that never pass through it."""
     safety = SafetyConfig(mode="enforcing")
     node = NodeThread(tmp_path, workshops={}, policy=FREE, aql=AqlConfig(view="aql", safety=safety))
@@ -81,7 +81,7 @@ def test_without_a_server_it_watches_what_is_done_elsewhere(tmp_path: Path) -> N
 
 
 @pytest.mark.spec("AQ-INT-8.2.2-1")
-def test_what_can_only_be_read_is_said(tmp_path: Path) -> None:
+def test_types_mark_read_only_fields(tmp_path: Path) -> None:
     node = NodeThread(tmp_path)
     try:
         told = AqlClient(node).ask("introspect", {"query": "types", "name": "Note"})
@@ -97,7 +97,7 @@ def test_what_can_only_be_read_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("AQ-ESL-2.1-1")
-def test_alone_it_has_the_seven_operations_and_no_others(tmp_path: Path) -> None:
+def test_safety_only_node_has_seven_operations(tmp_path: Path) -> None:
     settings = AqlConfig(view="aql", safety_only=True, safety=SafetyConfig(mode="enforcing"))
     node = NodeThread(tmp_path, workshops={}, aql=settings)
     try:
@@ -117,12 +117,12 @@ def test_alone_it_has_the_seven_operations_and_no_others(tmp_path: Path) -> None
 
 @pytest.mark.spec("AQ-ESL-8.2-1")
 @pytest.mark.parametrize("name", ["MCP_AQL_ENDPOINT_MODE", "MCPAQL_SAFETY_LOOP"])
-def test_a_variable_that_nobody_knows_keeps_it_from_starting(tmp_path: Path, name: str) -> None:
+def test_unknown_variable_prevents_start(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError, match=name):
         NodeThread(tmp_path, environ={name: "five"})
 
 
-def test_a_server_that_breaks_what_it_promised_is_trusted_less(tmp_path: Path) -> None:
+def test_changed_promise_demotes_server(tmp_path: Path) -> None:
     node = NodeThread(tmp_path, aql=AqlConfig(trust={"shop": "certified"}))
     try:
         aql, journal = node.node.component(Aql), []
@@ -149,7 +149,7 @@ def test_a_server_that_breaks_what_it_promised_is_trusted_less(tmp_path: Path) -
         node.stop()
 
 
-def test_nobody_is_shown_an_operation_of_the_nodes_own_that_it_may_not_call(
+def test_lists_only_permitted_builtin_operations(
     tmp_path: Path,
 ) -> None:
     settings = AqlConfig(view="aql", safety=SafetyConfig(mode="enforcing"))
@@ -172,7 +172,7 @@ def test_nobody_is_shown_an_operation_of_the_nodes_own_that_it_may_not_call(
         node.stop()
 
 
-def test_an_id_of_one_kind_of_execution_leads_to_its_operations(tmp_path: Path) -> None:
+def test_unknown_execution_id_names_right_operation(tmp_path: Path) -> None:
     settings = AqlConfig(view="aql-single", safety=SafetyConfig(mode="enforcing"))
     node = NodeThread(tmp_path, policy=FREE, aql=settings)
     try:
@@ -188,7 +188,7 @@ def test_an_id_of_one_kind_of_execution_leads_to_its_operations(tmp_path: Path) 
         node.stop()
 
 
-def test_vectors_are_made_before_anybody_searches(
+def test_encodes_vectors_before_first_search(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     numpy: Any = pytest.importorskip("numpy", reason="the extra `embeddings` is not installed")
@@ -208,7 +208,7 @@ def test_vectors_are_made_before_anybody_searches(
         node.stop()
 
 
-def test_a_node_uses_the_one_list_of_floors(tmp_path: Path) -> None:
+def test_node_uses_shared_minimum_effects(tmp_path: Path) -> None:
     node = NodeThread(tmp_path, workshops={})
     try:
         authorizer = node.node.trust.authorizer

@@ -44,7 +44,7 @@ def keeping(tmp_path: Path) -> list[str]:
 
 
 @pytest.mark.spec("AQ-8.8.6-1")
-async def test_a_command_reads_the_code_and_nobody_else_does(
+async def test_only_command_input_contains_code(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -73,7 +73,7 @@ async def test_a_command_reads_the_code_and_nobody_else_does(
     assert "heard" not in out.out
 
 
-def test_a_command_that_fails_is_said_without_its_code(
+def test_logs_failed_command_without_code(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def test() -> None:
@@ -94,7 +94,7 @@ def test_a_command_that_fails_is_said_without_its_code(
 
 @pytest.mark.parametrize("go", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
 @pytest.mark.parametrize(("program", "troubles"), [("true", []), ("false", ["exit status 1"])])
-def test_a_command_that_ended_before_it_read_anything(
+def test_logs_command_that_ends_before_reading(
     go: Callable[[Any], None],
     program: str,
     troubles: list[str],
@@ -120,7 +120,7 @@ def test_a_command_that_ended_before_it_read_anything(
     assert [one.getMessage().split(": ")[1] for one in caplog.records] == troubles
 
 
-async def test_a_program_that_hangs_ends_with_the_node() -> None:
+async def test_close_ends_hanging_command() -> None:
     channel = CommandChannel([sys.executable, "-c", "import time; time.sleep(60)"], {})
     channel.show("id", "code", "sentence")
     await asyncio.sleep(0)
@@ -128,7 +128,7 @@ async def test_a_program_that_hangs_ends_with_the_node() -> None:
 
 
 @pytest.mark.spec("AQ-8.8.6-1")
-async def test_a_window_gets_the_code_and_a_knock_does_not(tmp_path: Path) -> None:
+async def test_window_shows_code_and_alert_does_not(tmp_path: Path) -> None:
     program = tmp_path / "program"
     program.write_text(
         f"#!{sys.executable}\nimport sys\n"
@@ -155,7 +155,7 @@ async def test_a_window_gets_the_code_and_a_knock_does_not(tmp_path: Path) -> No
     assert "SECRETCODE" not in (tmp_path / "program.in").read_text()
 
 
-def test_where_no_window_can_be_opened_operators_look_for_themselves(tmp_path: Path) -> None:
+def test_falls_back_to_terminal_without_window(tmp_path: Path) -> None:
     codes = VerificationCodes()
     made = install_channels([ChannelConfig(kind="desktop")], codes, {}, tmp_path)
     assert made == []

@@ -53,7 +53,7 @@ async def told(node: Staged, task: asyncio.Task[Any]) -> dict[str, Any]:
 
 @pytest.mark.spec("AQ-OPS-7.1-1")
 @pytest.mark.spec("AQ-OPS-7.3-1")
-async def test_items_run_in_their_order_and_one_failure_stops_nothing() -> None:
+async def test_runs_items_in_order_and_continues_after_failure() -> None:
     node = staged()
     _, task = started(node, [CREATE, {"operation": "nothing"}, RUN])
     first = await node.reached(1)
@@ -78,7 +78,7 @@ async def test_items_run_in_their_order_and_one_failure_stops_nothing() -> None:
 
 @pytest.mark.spec("AQ-OPS-7-1")
 @pytest.mark.spec("AQ-9.3-1")
-async def test_what_only_reads_runs_side_by_side_and_keeps_its_order() -> None:
+async def test_runs_read_items_concurrently_and_keeps_order() -> None:
     node = staged()
     _, task = started(node, [GET, LIST] * 6)
     await node.reached(8)
@@ -96,7 +96,7 @@ async def test_what_only_reads_runs_side_by_side_and_keeps_its_order() -> None:
 
 
 @pytest.mark.spec("AQ-OPS-7.4-1")
-async def test_an_item_of_another_endpoint_fails_alone() -> None:
+async def test_item_of_other_endpoint_fails_alone() -> None:
     node = staged()
     _, task = started(node, [CREATE, DELETE], "mcp_aql_create", FIVE)
     (await node.reached(1)).answer(**text_result("{}"))
@@ -121,7 +121,7 @@ async def test_an_item_of_another_endpoint_fails_alone() -> None:
         {"operations": [LIST], "params": {}},
     ],
 )
-def test_what_is_no_batch(arguments: Any) -> None:
+def test_rejects_invalid_batches(arguments: Any) -> None:
     node = staged()
     envelope = node.ask("mcp_aql", arguments, view=SINGLE)
     assert envelope["error"]["code"] == "BATCH_VALIDATION_ERROR"
@@ -130,7 +130,7 @@ def test_what_is_no_batch(arguments: Any) -> None:
 
 
 @pytest.mark.spec("AQ-OPS-7-1")
-async def test_a_batch_may_name_itself_as_the_schema_requires() -> None:
+async def test_accepts_batch_as_operation_name() -> None:
     node = staged()
     _, task = started(node, [LIST], operation="batch")
     (await node.reached(1)).answer(**text_result("[]"))
@@ -143,7 +143,7 @@ async def test_a_batch_may_name_itself_as_the_schema_requires() -> None:
     ("name", "near"),
     [("_dryRun", "_dry_run"), ("_confirmation", None), ("_fields", None), ("_xyz", None)],
 )
-def test_what_cannot_be_said_of_a_whole_batch_is_refused(name: str, near: str | None) -> None:
+def test_rejects_options_of_single_requests(name: str, near: str | None) -> None:
     node = staged()
     error = node.ask("mcp_aql", {"operations": [RUN], name: True}, view=SINGLE)["error"]
     assert error["code"] == "VALIDATION_UNKNOWN_PARAM"
@@ -153,13 +153,13 @@ def test_what_cannot_be_said_of_a_whole_batch_is_refused(name: str, near: str | 
     assert node.sent == []
 
 
-def test_neither_one_nor_several() -> None:
+def test_rejects_request_without_operation_or_operations() -> None:
     envelope = staged().ask("mcp_aql", {}, view=SINGLE)
     assert envelope["error"]["code"] == "VALIDATION_MISSING_PARAM"
 
 
 @pytest.mark.spec("AQ-4.7.5-1")
-def test_ten_megabytes_are_no_batch() -> None:
+def test_rejects_batch_of_ten_megabytes() -> None:
     huge = {"operations": [{"operation": "x", "params": {"a": "b" * 10_000_000}}]}
     error = staged().ask("mcp_aql", huge, view=SINGLE)["error"]
     assert error["code"] == "VALIDATION_PAYLOAD_TOO_LARGE"
@@ -173,7 +173,7 @@ def test_ten_megabytes_are_no_batch() -> None:
         {"operation": "introspect", "params": {"operations": [LIST]}},
     ],
 )  # fmt: skip
-async def test_a_malformed_item_fails_alone(item: Any) -> None:
+async def test_malformed_item_fails_alone(item: Any) -> None:
     node = staged()
     _, task = started(node, [item, LIST])
     (await node.reached(1)).answer(**text_result("{}"))
@@ -182,7 +182,7 @@ async def test_a_malformed_item_fails_alone(item: Any) -> None:
     assert answer["results"][0]["result"]["success"] is False
 
 
-async def test_a_batch_says_how_far_it_is() -> None:
+async def test_reports_progress_per_item() -> None:
     node = staged()
     heard: list[Any] = []
     _, task = started(
@@ -199,7 +199,7 @@ async def test_a_batch_says_how_far_it_is() -> None:
     assert heard == [{"progressToken": "p", "progress": number, "total": 2} for number in (1, 2)]
 
 
-async def test_a_cancelled_batch_cancels_what_it_made() -> None:
+async def test_cancelled_batch_cancels_its_calls() -> None:
     node = staged()
     call, task = started(node, [RUN, RUN])
     exchange = await node.reached(1)
@@ -213,7 +213,7 @@ async def test_a_cancelled_batch_cancels_what_it_made() -> None:
 
 
 @pytest.mark.parametrize("item", [RUN, LIST])
-async def test_a_batch_whose_time_is_over_says_what_it_did(item: Any) -> None:
+async def test_timeout_returns_completed_items(item: Any) -> None:
     node = staged(None, timeout=10.0)
     _, task = started(node, [item, RUN, RUN] if item is RUN else [item] * 9)
     (await node.reached(1)).answer(**text_result("{}"))
@@ -228,7 +228,7 @@ async def test_a_batch_whose_time_is_over_says_what_it_did(item: Any) -> None:
     assert node.rig.under_way == 0
 
 
-async def test_children_promise_nothing_that_only_one_request_can_keep() -> None:
+async def test_child_calls_declare_no_client_capabilities() -> None:
     node = staged()
     _, task = started(node, [LIST])
     exchange = await node.reached(1)
@@ -237,7 +237,7 @@ async def test_children_promise_nothing_that_only_one_request_can_keep() -> None
     await told(node, task)
 
 
-async def test_answers_that_are_too_large_together() -> None:
+async def test_replaces_results_beyond_response_limit() -> None:
     limits = AqlLimits(response_bytes=1024 * 1024)
     node = staged(AqlConfig(limits=limits))
     _, task = started(node, [RUN] * 3)
@@ -257,7 +257,7 @@ ASKS = [RuleConfig(name="ask", then="confirm", tools=["hub.delete_repo", "hub.ge
 @pytest.mark.spec("AQ-OPS-7.5.2-1")
 @pytest.mark.spec("AQ-OPS-7.5.5-1")
 @pytest.mark.spec("AQ-OPS-7.5.3-1")
-async def test_a_batch_halts_where_a_human_is_asked_and_goes_on_from_there(tmp_path: Path) -> None:
+async def test_halts_for_approval_and_returns_pending_operations(tmp_path: Path) -> None:
     node = gated(tmp_path, default="allow", rules=ASKS)
     assert node.gated is not None
     _, task = started(node, [CREATE, DELETE, RUN])
@@ -295,7 +295,7 @@ async def test_a_batch_halts_where_a_human_is_asked_and_goes_on_from_there(tmp_p
 
 @pytest.mark.spec("AQ-OPS-7.5.4-1")
 @pytest.mark.parametrize("items", [[DELETE, RUN], [GET, LIST]])
-async def test_a_batch_may_go_on_without_the_human(tmp_path: Path, items: Any) -> None:
+async def test_skip_setting_continues_without_approval(tmp_path: Path, items: Any) -> None:
     config = AqlConfig(batch_confirmation="skip")
     node = gated(tmp_path, config, default="allow", rules=ASKS)
     _, task = started(node, items)
@@ -315,7 +315,7 @@ _item = st.sampled_from([GET, LIST, RUN, CREATE, {"operation": "x"}, {}, 7, None
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(_item, min_size=1, max_size=8), st.lists(st.booleans(), min_size=8, max_size=8))
-async def test_every_item_has_one_answer_in_its_place(items: list[Any], well: list[bool]) -> None:
+async def test_every_item_has_result_at_its_index(items: list[Any], well: list[bool]) -> None:
     node = staged()
     _, task = started(node, items)
     upstream = node.hub
@@ -340,7 +340,7 @@ async def test_every_item_has_one_answer_in_its_place(items: list[Any], well: li
     assert summary["succeeded"] == sum(well[n % 8] for n in range(good))
 
 
-async def test_others_have_their_turn_between_what_the_node_answers_itself() -> None:
+async def test_yields_between_builtin_items() -> None:
     passed = 0
     seen: list[int] = []
     ended = asyncio.Event()
@@ -374,7 +374,7 @@ async def test_others_have_their_turn_between_what_the_node_answers_itself() -> 
     assert len(set(seen)) == 20, "several in one turn"
 
 
-async def test_what_was_meant_is_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_suggests_similar_name_once(monkeypatch: pytest.MonkeyPatch) -> None:
     node = staged()
     looked: list[str] = []
     near = OperationSnapshot.find_similar
@@ -395,7 +395,7 @@ async def test_what_was_meant_is_looked_for_once(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.spec("AQ-OPS-7.3-1")
 @pytest.mark.parametrize(("policy", "is_error"), [("mcp", True), ("aql", False)])
-async def test_a_batch_in_which_everything_failed_is_no_success_of_mcp(
+async def test_batch_without_success_is_marked(
     policy: Any, is_error: bool
 ) -> None:
     node = staged(AqlConfig(is_error=policy))
@@ -411,7 +411,7 @@ async def test_a_batch_in_which_everything_failed_is_no_success_of_mcp(
 
 
 @pytest.mark.spec("AQ-OPS-7.5.2-1")
-async def test_a_batch_that_is_held_at_its_first_operation_says_that_nothing_ran(
+async def test_batch_pending_at_first_item_says_that_nothing_ran(
     tmp_path: Path,
 ) -> None:
     node = gated(tmp_path, default="allow", rules=ASKS)
@@ -428,7 +428,7 @@ async def test_a_batch_that_is_held_at_its_first_operation_says_that_nothing_ran
     node.gated.close()
 
 
-async def test_a_batch_with_one_success_is_no_error() -> None:
+async def test_batch_with_one_success_is_no_error() -> None:
     node = staged()
     _, task = started(node, [{"operation": "nothing"}, RUN])
     (await node.reached(1)).answer(**text_result("{}"))

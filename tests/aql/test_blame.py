@@ -45,7 +45,7 @@ def said(text: str, **members: Any) -> bytes:
 
 @pytest.mark.spec("AQ-ERR-6.1-1", "AQ-OPS-8.1-1")
 @pytest.mark.parametrize(("status", "code"), STATUSES.items())
-def test_a_status_has_a_code(status: int, code: str) -> None:
+def test_maps_http_status_to_code(status: int, code: str) -> None:
     assert error_mapping.code_of_status(status) == code
     gone = UpstreamLostError(UPSTREAM_UNAVAILABLE, "It said so.", was_sent=False, status=status)
     assert error_mapping.map_error(gone)[0] == code
@@ -64,7 +64,7 @@ def test_a_status_has_a_code(status: int, code: str) -> None:
     ],
 )
 @pytest.mark.parametrize("status", [403, 404, 503])
-def test_a_server_says_its_status_in_many_ways(result: Any, status: int) -> None:
+def test_reads_http_status_from_result(result: Any, status: int) -> None:
     code, message, details = error_mapping.map_result(result(status))
     assert code == STATUSES[status]
     assert details["http_status"] == status
@@ -88,11 +88,11 @@ def test_a_server_says_its_status_in_many_ways(result: Any, status: int) -> None
         ("", "INTERNAL_ERROR"),
     ],
 )
-def test_words_of_a_server_are_cues(text: str, code: str) -> None:
+def test_maps_server_text_to_code(text: str, code: str) -> None:
     assert error_mapping.map_result(said(text))[0] == code
 
 
-def test_a_stack_trace_stays_out() -> None:
+def test_hides_stack_trace() -> None:
     java = "Boom: it broke\n    at com.x.Y.z(Y.java:7)\n    at com.x.A.b(A.java:9)"
     python = 'Traceback (most recent call last):\n  File "/src/x.py", line 1\nValueError: bad name'
     for text, kept in ((java, "Boom: it broke"), (python, "ValueError: bad name")):
@@ -102,7 +102,7 @@ def test_a_stack_trace_stays_out() -> None:
         assert is_safe_message(message)
 
 
-def test_what_a_server_lets_slip_is_masked_and_cut() -> None:
+def test_masks_secrets_and_limits_server_text() -> None:
     text = "failed with token=sk-abcdefghijklmnopqrstuvwxyz " + "x" * 5_000
     details = error_mapping.map_result(said(text))[2]
     assert "sk-abc" not in details["upstream_error"]
@@ -116,12 +116,12 @@ def test_what_a_server_lets_slip_is_masked_and_cut() -> None:
         b'{"content":[{"type":"text","text":"\\ud800"}]}', b'{"structuredContent":[[]]}',
     ],
 )  # fmt: skip
-def test_a_result_that_is_none_is_still_a_failure(result: bytes) -> None:
+def test_maps_invalid_result_to_internal_error(result: bytes) -> None:
     assert error_mapping.map_result(result)[0] == "INTERNAL_ERROR"
 
 
 @pytest.mark.spec("AQ-ERR-7.1-1")
-def test_an_error_of_the_server() -> None:
+def test_maps_json_rpc_error_of_server() -> None:
     code, message, details = error_mapping.map_error(UpstreamResponseError(-32602, "bad x", None))
     assert (code, details["upstream_code"]) == ("VALIDATION_INVALID_TYPE", -32602)
     assert details["upstream_error"] == "bad x"
@@ -134,7 +134,7 @@ def test_an_error_of_the_server() -> None:
     assert error_mapping.map_error(UpstreamResponseError(1, "x", Raw(b"{")))[0] == "INTERNAL_ERROR"
 
 
-def test_who_may_not_is_told_what_is_missing() -> None:
+def test_names_missing_scope_and_deny_reason() -> None:
     error = InterlockError(FORBIDDEN, "clerk lacks the scope write:x.", {"missing": ["write:x"]})
     code, _, details = error_mapping.map_error(error)
     assert (code, details["required_scope"]) == ("PERMISSION_DENIED", "write:x")
@@ -147,7 +147,7 @@ def test_who_may_not_is_told_what_is_missing() -> None:
 
 @pytest.mark.spec("AQ-ERR-7.1-1")
 @pytest.mark.spec("AQ-OPS-8.1-1")
-def test_every_row_of_the_table_has_a_lawful_answer() -> None:
+def test_every_failure_maps_to_safe_message_and_code() -> None:
     for row in all_failures():
         code, message, _ = error_mapping.map_error(InterlockError(row, "Look at this, at once."))
         assert is_safe_message(message), row.name
@@ -158,7 +158,7 @@ def test_every_row_of_the_table_has_a_lawful_answer() -> None:
 
 
 @pytest.mark.spec("AQ-ERR-7-1")
-def test_the_numbers_of_mcp_are_paired_with_the_codes() -> None:
+def test_aql_codes_map_to_themselves() -> None:
     for code, row in FAILURE_BY_CODE.items():
         error = AqlError(code, "x")
         assert error.failure is row
@@ -166,14 +166,14 @@ def test_the_numbers_of_mcp_are_paired_with_the_codes() -> None:
 
 
 @pytest.mark.spec("AQ-MCP-4.1-2")
-def test_what_is_marked_as_an_error_of_mcp() -> None:
+def test_marks_mcp_errors() -> None:
     for code in FAILURE_BY_CODE:
         assert is_error(code) is (code == "INTERNAL_ERROR")
         assert is_error(code, "mcp") is True
     assert is_error("SOMETHING_NEW") is True
 
 
-def test_a_deadline_of_a_node_below() -> None:
+def test_maps_deadline_of_child_node() -> None:
     code, _, details = error_mapping.map_error(
         RelayedError(DEADLINE_EXCEEDED, "late", {"hop": "x"})
     )
@@ -181,7 +181,7 @@ def test_a_deadline_of_a_node_below() -> None:
 
 
 @given(st.text(max_size=400))
-def test_whatever_a_server_says(text: str) -> None:
+def test_maps_any_server_text_safely(text: str) -> None:
     code, message, details = error_mapping.map_result(said(text))
     assert is_safe_message(message)
     assert code

@@ -15,7 +15,7 @@ from tests.support.line_count import count_lines_run
 from tests.support.offerings import merged, offer
 
 
-def test_the_nodes_own_come_first_and_can_be_found() -> None:
+def test_lists_builtin_operations_first() -> None:
     found = operation_catalog(
         offer("s", ["get_x"]), natives=(native("zap_it"), native("introspect"))
     )
@@ -25,7 +25,7 @@ def test_the_nodes_own_come_first_and_can_be_found() -> None:
     assert found.find("") is None
 
 
-def test_steps_of_the_language_are_no_operations() -> None:
+def test_excludes_language_steps() -> None:
     found = operation_catalog(natives=(native("batch"), native("introspect")))
     assert [one.name for one in found.all()] == ["introspect"]
     assert found.find("batch") is None
@@ -41,7 +41,7 @@ def test_steps_of_the_language_are_no_operations() -> None:
     assert found.find("") is None
 
 
-def test_what_is_withheld_is_found_and_not_listed() -> None:
+def test_finds_hidden_operation_without_listing() -> None:
     catalog = Catalog(server_info=b"{}")
     own = native("introspect")
     catalog.publish(posted(own))
@@ -55,7 +55,7 @@ def test_what_is_withheld_is_found_and_not_listed() -> None:
     assert found.for_tool(held.tool) is held
 
 
-def test_an_operation_stays_itself_while_its_tool_does() -> None:
+def test_keeps_operation_while_tool_is_unchanged() -> None:
     operations = OperationCatalogBuilder(AqlConfig())
     one, other = offer("a", ["get_x"]), offer("b", ["get_x"])
     first = operations.build(merged(one, other))
@@ -68,7 +68,7 @@ def test_an_operation_stays_itself_while_its_tool_does() -> None:
     assert second.find("b_get_x") is not first.find("b_get_x")
 
 
-def test_a_snapshot_is_read_once_and_a_new_config_reads_it_again() -> None:
+def test_builds_snapshot_once_per_config() -> None:
     operations = OperationCatalogBuilder(AqlConfig())
     snapshot = merged(offer("a", ["get_x"]))
     first = operations.build(snapshot)
@@ -79,7 +79,7 @@ def test_a_snapshot_is_read_once_and_a_new_config_reads_it_again() -> None:
     assert second.number != first.number
 
 
-def test_a_new_collider_renames_who_is_there() -> None:
+def test_name_collision_renames_existing_operation() -> None:
     operations = OperationCatalogBuilder(AqlConfig())
     here = offer("a", ["b_c"])
     assert operations.build(merged(here)).find("a_b_c") is not None
@@ -88,7 +88,7 @@ def test_a_new_collider_renames_who_is_there() -> None:
     assert len({one.name for one in found.all()}) == 2
 
 
-def test_what_somebody_may_have_meant() -> None:
+def test_suggests_similar_names() -> None:
     found = operation_catalog(
         offer("github", ["create_issue", "create_pull_request", "list_issues", "delete_file"]),
         offer("jira", ["create_issue"]),
@@ -109,7 +109,7 @@ def test_what_somebody_may_have_meant() -> None:
     assert len(found.find_similar("create", limit=2)) <= 2
 
 
-def test_nobody_is_told_names_that_it_does_not_see() -> None:
+def test_suggests_only_visible_names() -> None:
     found = operation_catalog(offer("a", ["get_secret"]), offer("b", ["get_secret"]))
     seen = found.find_similar("get_secret", sees=lambda tool: tool.upstream == "b")
     assert seen == ["b_get_secret"]
@@ -118,7 +118,7 @@ def test_nobody_is_told_names_that_it_does_not_see() -> None:
     ]
 
 
-def test_twice_as_many_tools_are_twice_the_work() -> None:
+def test_build_work_grows_linearly() -> None:
     def work(servers: int) -> int:
         offerings = [
             offer(f"s{n}", [tool(f"{verb}_thing_{m}", {"id": NEEDED, "a": {}}) for m in range(10)
@@ -137,7 +137,7 @@ def test_twice_as_many_tools_are_twice_the_work() -> None:
 
 
 @pytest.mark.spec("AQ-6.1-1")
-def test_categories_and_what_they_may_do() -> None:
+def test_category_flags() -> None:
     assert {one.value: (one.is_read_only, one.is_destructive) for one in Category} == {
         "CREATE": (False, False),
         "READ": (True, False),

@@ -62,7 +62,7 @@ def exported() -> dict[str, Any]:
 
 
 @pytest.mark.spec("AQ-DB-1-1")
-def test_it_holds_the_list_and_the_operations(exported: dict[str, Any]) -> None:
+def test_export_contains_tools_and_operations(exported: dict[str, Any]) -> None:
     assert exported["source"]["server"] == "acme"
     captured = {one["name"]: one for one in exported["raw_capture"]["tools"]}
     assert captured == {one["name"]: one for one in definitions()}
@@ -82,7 +82,7 @@ def test_it_holds_the_list_and_the_operations(exported: dict[str, Any]) -> None:
 
 
 @pytest.mark.spec("AQ-DB-1-1")
-def test_read_again_it_gives_the_same_operations(exported: dict[str, Any]) -> None:
+def test_read_bundle_restores_operations(exported: dict[str, Any]) -> None:
     again = bundle.read_bundle(exported)
     made = {one.name: (one.category.value, one.danger.label) for one in again.all()}
     assert made == {
@@ -92,7 +92,7 @@ def test_read_again_it_gives_the_same_operations(exported: dict[str, Any]) -> No
 
 
 @pytest.mark.spec("AQ-DB-2-1")
-def test_everything_inferred_says_how_and_guesses_are_flagged(exported: dict[str, Any]) -> None:
+def test_inferences_name_source_and_uncertain_operations_need_review(exported: dict[str, Any]) -> None:
     flagged = set()
     for one in exported["normalized_bundle"]["operations"]:
         sources = one["provenance"]["inference_sources"]
@@ -107,7 +107,7 @@ def test_everything_inferred_says_how_and_guesses_are_flagged(exported: dict[str
     assert warned == flagged
 
 
-def test_what_the_operator_says_is_an_override() -> None:
+def test_operator_settings_are_manual_overrides() -> None:
     from interlock.aql.config import OperationConfig
 
     offering = offer("acme", ["frobnicate"])
@@ -119,7 +119,7 @@ def test_what_the_operator_says_is_an_override() -> None:
     assert sources["operation_name"] == sources["endpoint"] == "manual_override"
 
 
-def test_words_that_the_node_wrote_over_are_given_back() -> None:
+def test_export_restores_original_descriptions() -> None:
     raw = json.dumps(
         {"name": "x", "description": "Its own.", "inputSchema": {"type": "object"}}
     ).encode()
@@ -129,6 +129,6 @@ def test_words_that_the_node_wrote_over_are_given_back() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{}, {"source": 1}, {"source": {}, "raw_capture": {"tools": 3}}])
-def test_what_is_no_bundle_is_refused(wrong: dict[str, Any]) -> None:
+def test_rejects_invalid_bundle(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="discovery bundle"):
         bundle.read_bundle(wrong)

@@ -39,7 +39,7 @@ KNOWN = {
 
 
 @pytest.mark.spec("AQ-8.1-1", "AQ-8.2-1", "AQ-CRU-6.1-1")
-def test_known_tools_are_classified_as_they_were_reviewed() -> None:
+def test_classifies_known_tools_as_reviewed() -> None:
     wrong = {
         name: classify(name, UNKNOWN_EFFECT).category.value
         for category, names in KNOWN.items()
@@ -51,7 +51,7 @@ def test_known_tools_are_classified_as_they_were_reviewed() -> None:
 
 
 @pytest.mark.spec("AQ-OPS-6.2-1")
-def test_every_verb_of_the_draft_is_known() -> None:
+def test_classifies_every_verb_of_draft() -> None:
     verbs = {
         Category.CREATE: "create add upload register import insert",
         Category.READ: "get list search find export count",
@@ -100,7 +100,7 @@ def test_every_verb_of_the_draft_is_known() -> None:
         ("get_email", UNKNOWN_EFFECT, Category.READ, "high", False),
     ],
 )
-def test_effects_and_verbs_together(
+def test_combines_effects_and_verbs(
     name: str, effect: Effect, category: Category, confidence: str, needs_review: bool
 ) -> None:
     judged = classify(name, effect)
@@ -111,7 +111,7 @@ def test_effects_and_verbs_together(
 
 
 @pytest.mark.spec("AQ-8.1-2")
-def test_the_config_has_the_last_word() -> None:
+def test_config_overrides_category() -> None:
     found = operation_catalog(
         offer("s", ["delete_x"]), operations={"s.delete_*": {"category": "READ"}}
     ).find("s_delete_x")
@@ -121,7 +121,7 @@ def test_the_config_has_the_last_word() -> None:
 
 
 @pytest.mark.spec("AQ-8.1-2")
-def test_hints_of_a_server_that_is_not_trusted_only_raise() -> None:
+def test_untrusted_hints_only_raise_category() -> None:
     listed = [
         tool("frobnicate", annotations={"readOnlyHint": True}),
         tool("get_thing", annotations={"destructiveHint": True}),
@@ -137,7 +137,7 @@ def test_hints_of_a_server_that_is_not_trusted_only_raise() -> None:
     "hints", [{"readOnlyHint": False}, {"destructiveHint": False}, {"destructiveHint": True}]
 )
 @pytest.mark.parametrize("trusted", [True, False])
-def test_what_its_server_says_to_change_something_is_not_among_the_readers(
+def test_mutating_hint_prevents_read_category(
     hints: dict[str, bool], trusted: bool
 ) -> None:
     listed = [tool("get_thing", annotations=hints), tool("simulate_research_query")]
@@ -147,7 +147,7 @@ def test_what_its_server_says_to_change_something_is_not_among_the_readers(
         assert one.needs_review
 
 
-def test_what_the_config_says_to_change_something_is_not_either() -> None:
+def test_mutating_effect_in_config_prevents_read_category() -> None:
     found = operation_catalog(
         offer("s", ["get_thing", "get_other"], effects={"get_thing": "mutating"})
     )
@@ -155,13 +155,13 @@ def test_what_the_config_says_to_change_something_is_not_either() -> None:
     assert found.find("s_get_other").category is Category.READ  # type: ignore[union-attr]
 
 
-def test_a_title_alone_is_no_word_about_effects() -> None:
+def test_title_annotation_does_not_affect_category() -> None:
     titled = only(tool("get_thing", annotations={"title": "Get the thing", "idempotentHint": True}))
     assert titled.category is Category.READ
 
 
 @pytest.mark.spec("AQ-8.3-1")
-def test_ambiguous_names_are_decided_and_the_reason_is_kept() -> None:
+def test_decides_ambiguous_names_and_records_reason() -> None:
     either = only(tool("create_or_update_file", {"path": NEEDED, "text": STRING}))
     assert either.category is Category.CREATE
     assert "may not exist" in either.origins["category_reason"]
@@ -186,12 +186,12 @@ def test_ambiguous_names_are_decided_and_the_reason_is_kept() -> None:
         ("publish_x", UNKNOWN_EFFECT, Category.EXECUTE),
     ],
 )
-def test_the_decision_tree(name: str, effect: Effect, category: Category) -> None:
+def test_follows_decision_tree(name: str, effect: Effect, category: Category) -> None:
     assert classify(name, effect).category is category
 
 
 @pytest.mark.spec("AQ-8.5.1-2")
-def test_methods_of_http_have_categories() -> None:
+def test_http_methods_have_categories() -> None:
     assert categories.category_of_http_method("post") is Category.CREATE
     assert categories.category_of_http_method("GET") is Category.READ
     assert (
@@ -203,25 +203,25 @@ def test_methods_of_http_have_categories() -> None:
     assert categories.category_of_http_method("TRACE") is Category.EXECUTE
 
 
-def test_a_servers_own_name_in_front_of_its_tools_does_not_count() -> None:
+def test_ignores_server_name_prefix_of_tools() -> None:
     assert only(tool("list_delete_item"), key="list").category is Category.DELETE
     assert only(tool("notion_get_page"), key="notion").category is Category.READ
 
 
 @pytest.mark.spec("AQ-4.5-2")
-def test_nothing_can_be_updated_with_one_parameter() -> None:
+def test_update_needs_more_than_one_parameter() -> None:
     assert only(tool("close_issue", {"id": NEEDED})).category is Category.EXECUTE
     assert only(tool("close_issue", {"id": NEEDED, "why": STRING})).category is Category.UPDATE
 
 
 @pytest.mark.spec("AQ-EPM-2.2-1")
-def test_the_name_of_an_endpoint_says_what_is_done_there() -> None:
+def test_recognizes_action_names() -> None:
     good = "create read update delete execute discover query manage operate authorize read_only"
     assert all(categories.is_action(name) for name in good.split())
     assert not any(categories.is_action(name) for name in ("users", "billing", "github", "x"))
 
 
-def test_a_category_never_changes_an_effect() -> None:
+def test_category_does_not_change_effect() -> None:
     listed = operation_catalog(
         offer("s", ["delete_x"]), operations={"s.*": {"category": "READ", "danger": "safe"}}
     ).all()

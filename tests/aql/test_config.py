@@ -61,7 +61,7 @@ MISTAKES = {
 }
 
 
-def test_all_of_it_is_read() -> None:
+def test_reads_complete_config() -> None:
     config = parse_config(WHOLE, "interlock.yaml").section(AqlConfig)
     assert config.clients[1].view == "office"
     assert config.profiles["office"].families["change"].operations == ["*_archive"]
@@ -71,7 +71,7 @@ def test_all_of_it_is_read() -> None:
 
 
 @pytest.mark.parametrize("text", MISTAKES)
-def test_the_words_for_a_mistake(text: str) -> None:
+def test_reports_config_mistakes(text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_config(text, "interlock.yaml")
     assert MISTAKES[text] in str(caught.value)
@@ -101,7 +101,7 @@ def test_rejects_operation_name_that_is_not_snake_case(name: str) -> None:
         parse_config(f"aql: {{operations: {{a.b: {{name: '{name}'}}}}}}", "interlock.yaml")
 
 
-def test_lists_that_are_there_from_the_start_are_shown() -> None:
+def test_reference_shows_default_lists() -> None:
     page = config_reference()
     for name, values in (
         ("deny", SafetyConfig().deny),

@@ -32,18 +32,18 @@ PROFILED = parse_config(
     ],
 )
 @pytest.mark.spec("AQ-EPM-3.1-1")
-def test_modes_and_profiles(said: dict[str, str], view: str) -> None:
+def test_variables_select_mode_and_profile(said: dict[str, str], view: str) -> None:
     assert with_environment(PROFILED, said).section(AqlConfig).view == view
 
 
 @pytest.mark.spec("AQ-EPM-3.1-1")
-def test_the_old_word_for_a_mode_is_noted(caplog: pytest.LogCaptureFixture) -> None:
+def test_logs_old_mode_name(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "interlock.config"):
         with_environment(Config(), {"MCP_AQL_ENDPOINT_MODE": "crude"})
     assert "semantic" in caplog.text
 
 
-def test_a_prefix_and_the_safety_loop() -> None:
+def test_variables_set_prefix_and_safety_mode() -> None:
     found = with_environment(
         Config(), {"MCP_AQL_TOOL_PREFIX": "home_", "MCPAQL_SAFETY_LOOP": "enforcing"}
     ).section(AqlConfig)
@@ -53,7 +53,7 @@ def test_a_prefix_and_the_safety_loop() -> None:
 @pytest.mark.spec("AQ-ESL-8.2-1")
 @pytest.mark.parametrize("mode", ["enforcing", "monitoring", "logging", "disabled"])
 @pytest.mark.parametrize("file", ["enforcing", "disabled"])
-def test_the_variable_of_the_safety_loop_wins_over_the_file(file: str, mode: str) -> None:
+def test_safety_variable_overrides_config(file: str, mode: str) -> None:
     config = parse_config(f"aql: {{safety: {{mode: {file}}}}}", "interlock.yaml")
     assert with_environment(config, {}).section(AqlConfig).safety.mode == file
     assert (
@@ -71,11 +71,11 @@ def test_the_variable_of_the_safety_loop_wins_over_the_file(file: str, mode: str
         ("MCPAQL_SAFETY_LOOP", "on"),
     ],
 )
-def test_what_nobody_knows_is_refused(name: str, value: str) -> None:
+def test_rejects_unknown_values(name: str, value: str) -> None:
     with pytest.raises(ConfigError, match=name):
         with_environment(Config(), {name: value})
 
 
-def test_without_a_variable_the_config_is_the_same_object() -> None:
+def test_returns_same_config_without_variables() -> None:
     config = Config()
     assert with_environment(config, {"PATH": "/bin"}) is config

@@ -20,7 +20,7 @@ async def decide(desk: Desk, by: str = "b", **params: Any) -> dict[str, Any]:
 
 
 @pytest.mark.spec("AQ-8.7.3-5")
-async def test_another_confirms_with_a_proof(tmp_path: Path) -> None:
+async def test_operator_approves_with_proof(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     token = (await desk.held())["confirmation_token"]
     approval = desk.gate.approvals.find(token[5:])
@@ -44,7 +44,7 @@ async def test_another_confirms_with_a_proof(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("AQ-8.7.3-5")
-async def test_nobody_confirms_their_own(tmp_path: Path) -> None:
+async def test_rejects_self_approval(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     token = (await desk.held())["confirmation_token"]
     approval = desk.gate.approvals.find(token[5:])
@@ -62,7 +62,7 @@ async def test_nobody_confirms_their_own(tmp_path: Path) -> None:
     desk.gate.close()
 
 
-async def test_who_may_not_refuse_is_refused(tmp_path: Path) -> None:
+async def test_reject_needs_permission(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     token = (await desk.held())["confirmation_token"]
     answer = await decide(desk, confirmation_token=token, approve=False)
@@ -88,13 +88,13 @@ async def test_who_may_not_refuse_is_refused(tmp_path: Path) -> None:
         ({"approve": True, "approval_id": "x", "caller": "root"}, "VALIDATION_UNKNOWN_PARAM"),
     ],
 )
-async def test_what_is_no_decision(tmp_path: Path, params: Any, code: str) -> None:
+async def test_rejects_invalid_decision(tmp_path: Path, params: Any, code: str) -> None:
     desk = Desk(tmp_path)
     assert (await decide(desk, **params))["error"]["code"] == code
     desk.gate.close()
 
 
-async def test_a_call_for_an_approval_is_no_way_to_own_operations(tmp_path: Path) -> None:
+async def test_approval_call_cannot_reach_internal_operation(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     call = Call("tools/call", "x", Credentials("10.0.0.1", "a"), a_session_client(), "aql.batch")
     over = await desk.gate.start(call)

@@ -103,7 +103,7 @@ class Desk:
 @pytest.mark.spec("AQ-TOK-2.2-1")
 @pytest.mark.spec("AQ-EPM-6.4-1")
 @pytest.mark.parametrize("view", [FIVE, SINGLE])
-async def test_a_deletion_waits_for_a_human(tmp_path: Path, view: OperationView) -> None:
+async def test_deletion_needs_approval(tmp_path: Path, view: OperationView) -> None:
     desk = Desk(tmp_path, page="https://node/approvals")
     answer = await desk.ask(view=view)
     error = answer["error"]
@@ -130,7 +130,7 @@ async def test_a_deletion_waits_for_a_human(tmp_path: Path, view: OperationView)
 @pytest.mark.spec("AQ-GK-5.1-1")
 @pytest.mark.spec("AQ-TOK-4-1")
 @pytest.mark.parametrize("spelled", ["confirmation_token", "_confirmation"])
-async def test_the_life_of_a_token(tmp_path: Path, spelled: str) -> None:
+async def test_token_works_once_after_approval(tmp_path: Path, spelled: str) -> None:
     desk = Desk(tmp_path)
     token = (await desk.held())["confirmation_token"]
     also = {spelled: token}
@@ -175,7 +175,7 @@ async def test_the_life_of_a_token(tmp_path: Path, spelled: str) -> None:
     desk.gate.close()
 
 
-async def test_a_result_that_is_picked_up_later_says_when_it_was_executed(tmp_path: Path) -> None:
+async def test_late_result_names_execution_time(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     token = (await desk.held())["confirmation_token"]
     await desk.approve(token)
@@ -198,7 +198,7 @@ async def test_a_result_that_is_picked_up_later_says_when_it_was_executed(tmp_pa
     desk.gate.close()
 
 
-async def test_a_failure_that_is_picked_up_later_says_when_it_happened(tmp_path: Path) -> None:
+async def test_late_failure_names_execution_time(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     token = (await desk.held())["confirmation_token"]
     record = desk.gate.approvals.find(token.removeprefix("conf_"))
@@ -215,7 +215,7 @@ async def test_a_failure_that_is_picked_up_later_says_when_it_happened(tmp_path:
     desk.gate.close()
 
 
-async def test_a_held_call_says_that_no_operator_is_enrolled(tmp_path: Path) -> None:
+async def test_pending_call_says_if_no_operator_is_enrolled(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     answer = await desk.ask()
     assert "operators_enrolled" not in answer["error"]["details"]
@@ -247,7 +247,7 @@ def test_tokens_are_random_and_have_one_form() -> None:
 @pytest.mark.spec("AQ-TOK-6.2-1", "AQ-2.3.5-1")
 @pytest.mark.spec("AQ-TOK-6.3-1")
 @pytest.mark.spec("AQ-TOK-4.1-1")
-async def test_what_is_no_token_of_ones_own_is_all_the_same(tmp_path: Path) -> None:
+async def test_invalid_and_foreign_tokens_look_alike(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     token = (await desk.held())["confirmation_token"]
     answers = set()
@@ -279,7 +279,7 @@ async def test_what_is_no_token_of_ones_own_is_all_the_same(tmp_path: Path) -> N
 @pytest.mark.spec("AQ-TOK-3.2-1")
 @pytest.mark.spec("AQ-TOK-4.1-1")
 @pytest.mark.spec("AQ-ERR-5.9-1")
-async def test_a_token_is_for_one_operation_with_its_parameters(tmp_path: Path) -> None:
+async def test_token_is_bound_to_operation_and_parameters(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     token = (await desk.held())["confirmation_token"]
     await desk.approve(token)
@@ -307,7 +307,7 @@ async def test_a_token_is_for_one_operation_with_its_parameters(tmp_path: Path) 
 
 @pytest.mark.spec("AQ-TOK-4.1-1", "AQ-TOK-5.1-1")
 @pytest.mark.spec("AQ-ERR-5.9-1")
-async def test_a_token_expires(tmp_path: Path) -> None:
+async def test_token_expires(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     token = (await desk.held())["confirmation_token"]
     desk.gate.pass_time(3_600)
@@ -322,7 +322,7 @@ async def test_a_token_expires(tmp_path: Path) -> None:
 
 @pytest.mark.spec("AQ-TOK-5.3-1")
 @pytest.mark.spec("AQ-TOK-6.4-1")
-async def test_other_rules_revoke_tokens(tmp_path: Path) -> None:
+async def test_policy_change_revokes_tokens(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     token = (await desk.held())["confirmation_token"]
     rule = RuleConfig(name="new", then="confirm", tools=["*"])
@@ -340,7 +340,7 @@ async def test_other_rules_revoke_tokens(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("AQ-TOK-5.2-1")
-async def test_two_who_come_at_once_execute_it_once(tmp_path: Path) -> None:
+async def test_concurrent_uses_of_token_execute_once(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     token = (await desk.held())["confirmation_token"]
     await desk.approve(token)
@@ -353,7 +353,7 @@ async def test_two_who_come_at_once_execute_it_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("AQ-TOK-6.5-1")
-async def test_who_guesses_is_not_looked_at_any_more(tmp_path: Path) -> None:
+async def test_limits_token_guesses(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     token = (await desk.held())["confirmation_token"]
     codes = []
@@ -373,7 +373,7 @@ async def test_who_guesses_is_not_looked_at_any_more(tmp_path: Path) -> None:
     desk.gate.close()
 
 
-async def test_a_refused_call_is_told_as_that(tmp_path: Path) -> None:
+async def test_rejected_call_is_reported(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     token = (await desk.held())["confirmation_token"]
     await desk.gate.approvals.reject(token[5:], local=True, reason="no, not today")
@@ -383,7 +383,7 @@ async def test_a_refused_call_is_told_as_that(tmp_path: Path) -> None:
     desk.gate.close()
 
 
-async def test_clients_that_open_pages_are_given_theirs(tmp_path: Path) -> None:
+async def test_clients_with_url_elicitation_get_approval_page(tmp_path: Path) -> None:
     desk = Desk(tmp_path, page="https://node/approvals")
     for client in (a_session_client(), stateless_client()):
         call = tool_call(
@@ -404,7 +404,7 @@ async def test_clients_that_open_pages_are_given_theirs(tmp_path: Path) -> None:
 @pytest.mark.spec("AQ-GK-1.3-1", "AQ-EPM-6.4-1")
 @pytest.mark.spec("AQ-EPM-5.3-1")
 @pytest.mark.spec("AQ-GK-6.3-1")
-async def test_no_spelling_gets_around_a_rule(tmp_path: Path) -> None:
+async def test_rule_applies_to_every_spelling(tmp_path: Path) -> None:
     rules = [
         RuleConfig(name="no", then="deny", tools=["hub.delete_*"], callers=["agent"]),
         RuleConfig(
@@ -444,7 +444,7 @@ async def test_no_spelling_gets_around_a_rule(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("AQ-GK-2.4-1")
-async def test_the_most_restrictive_rule_wins(tmp_path: Path) -> None:
+async def test_strictest_rule_wins(tmp_path: Path) -> None:
     rules = [
         RuleConfig(name="all", then="allow", tools=["*"]),
         RuleConfig(name="ask", then="confirm", tools=["hub.delete_*"]),
@@ -474,7 +474,7 @@ def said_below(id: str) -> dict[str, Any]:
     }
 
 
-async def test_a_server_cannot_send_people_to_its_own_page(tmp_path: Path) -> None:
+async def test_ignores_approval_page_of_server(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     task = asyncio.ensure_future(desk.ask({}, operation="hub_list_issues"))
     (await desk.node.reached(1)).answer(**said_below("a" * 20))
@@ -484,7 +484,7 @@ async def test_a_server_cannot_send_people_to_its_own_page(tmp_path: Path) -> No
     desk.gate.close()
 
 
-async def test_a_gate_of_a_node_below_is_told_and_named_alike(tmp_path: Path) -> None:
+async def test_approval_of_child_node_is_passed_on(tmp_path: Path) -> None:
     listing = definition("hub.list_issues", annotations=READS, inputSchema=props(owner="string"))
     desk = Desk(tmp_path, offerings=[offer("hub", [listing], registered="aggregator")])
     operation = "hub_hub_list_issues"

@@ -14,7 +14,7 @@ from tests.support.offerings import definition, offer
 
 
 @pytest.mark.spec("AQ-DNG-3.2-1")
-async def test_a_human_reads_a_sentence_of_the_operators(tmp_path: Path) -> None:
+async def test_shows_confirmation_message_of_config(tmp_path: Path) -> None:
     said = OperationConfig(confirmation_message="Really drop {owner}/{repo} ({nothing})?")
     desk = Desk(tmp_path, AqlConfig(operations={"hub.delete_*": said}))
     details = await desk.held(params={"owner": "o\n`x`", "repo": "r" * 200})
@@ -26,7 +26,7 @@ async def test_a_human_reads_a_sentence_of_the_operators(tmp_path: Path) -> None
     desk.gate.close()
 
 
-async def test_the_sentence_of_two_different_calls_differs(tmp_path: Path) -> None:
+async def test_messages_of_different_calls_differ(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
 
     async def said(repo: str) -> str:
@@ -41,7 +41,7 @@ async def test_the_sentence_of_two_different_calls_differs(tmp_path: Path) -> No
     desk.gate.close()
 
 
-async def test_what_is_left_out_of_the_sentence_is_counted_and_marked(tmp_path: Path) -> None:
+async def test_message_counts_and_marks_omitted_parameters(tmp_path: Path) -> None:
     schema = {"type": "object", "additionalProperties": True}
     definitions = [definition("delete_it", inputSchema=schema, _meta=DELETES)]
     desk = Desk(tmp_path, offerings=(offer("hub", definitions),))
@@ -59,7 +59,7 @@ async def test_what_is_left_out_of_the_sentence_is_counted_and_marked(tmp_path: 
     desk.gate.close()
 
 
-async def test_quotes_in_a_sentence_of_the_operators_are_enough(tmp_path: Path) -> None:
+async def test_message_keeps_quotes_of_template(tmp_path: Path) -> None:
     said = OperationConfig(confirmation_message="Drop '{owner}' and {repo}?")
     desk = Desk(tmp_path, AqlConfig(operations={"hub.delete_*": said}))
     details = await desk.held(params={"owner": "o' or all", "repo": "r"})

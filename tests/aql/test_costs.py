@@ -27,7 +27,7 @@ MUCH = {
 CONFIG = parse_config("servers: {s: 'http://127.0.0.1:9/mcp'}", "interlock.yaml")
 
 
-def test_only_what_a_model_is_shown_counts() -> None:
+def test_counts_only_visible_definition_parts() -> None:
     bare = tool("get_x", {"id": NEEDED}, description="Get x.")
     whole = tool("get_x", {"id": NEEDED}, description="Get x.", **MUCH)
     assert count_definition_tokens(bare) == count_definition_tokens(whole) < 40
@@ -35,7 +35,7 @@ def test_only_what_a_model_is_shown_counts() -> None:
     assert count_tool_tokens(found[0]) == count_tool_tokens(found[1]) < 40
 
 
-def test_everybody_is_told_the_same() -> None:
+def test_all_reports_show_same_token_cost() -> None:
     listed = [
         tool(f"s.get_{at}", {"id": NEEDED}, description="Get it." * at, **MUCH) for at in range(5)
     ]
@@ -48,7 +48,7 @@ def test_everybody_is_told_the_same() -> None:
     assert by_tools == by_operations == by_adapter_info == by_auto
 
 
-def test_a_view_is_counted_as_its_tools_are() -> None:
+def test_view_cost_equals_cost_of_endpoints() -> None:
     face = views().find_view("aql")
     found = operation_catalog(offer("s", ["get_x"]))
     shown = [

@@ -42,13 +42,13 @@ async def much(path: Path) -> list[CounterRow]:
         again.close()
 
 
-def test_two_nodes_add_to_the_same_counters(tmp_path: Path) -> None:
+def test_two_nodes_share_counters(tmp_path: Path) -> None:
     rows = asyncio.run(much(tmp_path / "counters.db"))
     # What nobody asks for any more is gone.
     assert rows == [CounterRow("a", 0, 667, 100.0)]
 
 
-def test_a_file_that_is_another_programs_is_left_alone(tmp_path: Path) -> None:
+def test_keeps_foreign_file_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "counters.db"
     path.write_bytes(b"not a database at all, but long enough to look like one" * 10)
     before = path.read_bytes()
@@ -64,7 +64,7 @@ def test_a_file_that_is_another_programs_is_left_alone(tmp_path: Path) -> None:
     st.integers(1, 5),
     st.sampled_from([1.0, 60.0]),
 )
-def test_no_stretch_of_time_ever_holds_more_than_the_limit(
+def test_sliding_window_never_exceeds_limit(
     steps: list[tuple[float, bool]], limit: int, length: float
 ) -> None:
     window = SlidingCounter("k", length, None)
@@ -84,7 +84,7 @@ def test_no_stretch_of_time_ever_holds_more_than_the_limit(
     assert window.count_at(now + 2 * length) == 0
 
 
-def test_a_clock_that_is_set_back_forgets_nothing() -> None:
+def test_keeps_counts_after_clock_goes_back() -> None:
     window = SlidingCounter("k", 60.0, None)
     window.add(NOON)
     window.add(NOON - 3600)
@@ -101,7 +101,7 @@ def test_a_clock_that_is_set_back_forgets_nothing() -> None:
         ("month", "2026-02-01T00:00:00", "2026-03-01T00:00:00"),
     ],
 )
-def test_periods_are_those_of_the_calendar(per: str, start: str, end: str) -> None:
+def test_periods_follow_calendar(per: str, start: str, end: str) -> None:
     wanted = [int(datetime.fromisoformat(one + "+00:00").timestamp()) for one in (start, end)]
     assert current_period(per, NOON) == Period(*wanted)
     december = datetime(2026, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()

@@ -18,7 +18,7 @@ MUTATING = EffectLevel.MUTATING
 
 
 @pytest.mark.spec("AQ-DNG-2.1-1")
-def test_levels_in_their_order() -> None:
+def test_danger_levels_are_ordered() -> None:
     assert [one.label for one in sorted(Danger)] == [
         "safe", "reversible", "destructive", "dangerous", "forbidden",
     ]  # fmt: skip
@@ -36,7 +36,7 @@ def test_levels_in_their_order() -> None:
         ("start_thing", Category.EXECUTE, Danger.REVERSIBLE),
     ],
 )
-def test_defaults(name: str, category: Category, expected: Danger) -> None:
+def test_default_categories_and_dangers(name: str, category: Category, expected: Danger) -> None:
     found = only(tool(name, {"id": NEEDED, "title": STRING}))
     assert (found.category, found.danger) == (category, expected)
 
@@ -44,7 +44,7 @@ def test_defaults(name: str, category: Category, expected: Danger) -> None:
 @pytest.mark.parametrize("effect", list(EffectLevel))
 @pytest.mark.parametrize("category", list(Category))
 @pytest.mark.parametrize("name", ["thing", "drop_table", "purge_all", "get_x", "delete_x"])
-def test_destructive_is_what_is_irreversible(
+def test_irreversible_effects_are_destructive(
     name: str, category: Category, effect: EffectLevel
 ) -> None:
     held = effect is EffectLevel.IRREVERSIBLE
@@ -80,12 +80,12 @@ def test_destructive_is_what_is_irreversible(
         ("frobnicate", None),
     ],
 )
-def test_names_tell(name: str, expected: Danger | None) -> None:
+def test_classifies_danger_by_name(name: str, expected: Danger | None) -> None:
     assert danger.danger_of_name(name) is expected
 
 
 @pytest.mark.spec("AQ-DNG-5.1-1")
-def test_what_is_declared_wins_also_downwards() -> None:
+def test_declared_danger_overrides_in_both_directions() -> None:
     declared = {"operations": {"s.force_sync": {"danger": "safe"}}}
     found = operation_catalog(offer("s", ["force_sync", "force_push"]), **declared)  # type: ignore[arg-type]
     assert found.find("s_force_sync").danger is Danger.SAFE  # type: ignore[union-attr]
@@ -93,11 +93,11 @@ def test_what_is_declared_wins_also_downwards() -> None:
 
 
 @pytest.mark.spec("AQ-8.5-1")
-def test_patterns_match_the_local_name() -> None:
+def test_patterns_match_local_name() -> None:
     assert only("drop_table", key="github").danger is Danger.FORBIDDEN
 
 
-def test_what_cannot_be_undone_is_destructive_and_reading_is_safe_only_if_that_is_known() -> None:
+def test_irreversible_is_destructive_and_unknown_read_is_not_safe() -> None:
     assert (
         classify_danger("make_thing", Category.CREATE, EffectLevel.IRREVERSIBLE)[0]
         is Danger.DESTRUCTIVE
@@ -110,7 +110,7 @@ def test_what_cannot_be_undone_is_destructive_and_reading_is_safe_only_if_that_i
 
 
 @pytest.mark.spec("AQ-DNG-4.1-1")
-def test_the_matrix() -> None:
+def test_decides_by_danger_and_trust_matrix() -> None:
     a, c, d = "allow", "confirm", "deny"
     expected = [
         ["introspect_only", a, a, a, a],
@@ -128,13 +128,13 @@ def test_the_matrix() -> None:
 
 
 @pytest.mark.spec("AQ-TRU-2.1-1", "AQ-TRU-6.1-1")
-def test_trust_has_five_levels_and_the_config_knows_no_other() -> None:
+def test_trust_has_five_levels() -> None:
     assert TRUST_LEVELS == ("untested", "generated", "validated", "community_reviewed", "certified")
     with pytest.raises(msgspec.ValidationError, match="certifed"):
         msgspec.convert({"trust": {"s": "certifed"}}, AqlConfig)
 
 
-def test_who_registered_is_trusted_less_than_who_was_configured() -> None:
+def test_registered_servers_have_lower_default_trust() -> None:
     trusting = ServerTrust(
         {"c": "certified"}, registered=lambda key: key == "r", wall_clock=lambda: 1
     )
@@ -142,7 +142,7 @@ def test_who_registered_is_trusted_less_than_who_was_configured() -> None:
 
 
 @pytest.mark.spec("AQ-TRU-4.1-1")
-def test_trust_rises_by_one_level_after_the_other() -> None:
+def test_trust_rises_one_level_at_a_time() -> None:
     trusting = ServerTrust({"s": "generated"}, wall_clock=lambda: 12.5)
     problem = trusting.change("s", "certified", "admin")
     assert problem is not None
@@ -163,7 +163,7 @@ def test_trust_rises_by_one_level_after_the_other() -> None:
 
 
 @pytest.mark.spec("AQ-TRU-4.1-1")
-def test_a_new_config_cannot_skip_a_level_either() -> None:
+def test_config_cannot_skip_trust_level() -> None:
     trusting = ServerTrust({"s": "generated", "t": "certified"}, wall_clock=lambda: 1)
     assert len(trusting.configure({"s": "certified", "t": "untested"})) == 1
     assert (trusting("s"), trusting("t")) == ("generated", "untested")
@@ -182,7 +182,7 @@ def test_a_new_config_cannot_skip_a_level_either() -> None:
         ({"id": STRING, "title": STRING}, None),
     ],
 )
-def test_a_server_that_breaks_what_it_promised_is_trusted_less(
+def test_changed_promise_demotes_server(
     now: dict[str, object], what: str | None
 ) -> None:
     trusting = ServerTrust({"s": "certified"}, wall_clock=lambda: 3)

@@ -51,7 +51,7 @@ REQUIRED = [
 
 @pytest.mark.spec("AQ-INT-8.2-1")
 @pytest.mark.parametrize("required", REQUIRED, ids=str)
-def test_an_example_is_what_its_schema_takes(required: dict[str, Any]) -> None:
+def test_example_matches_schema(required: dict[str, Any]) -> None:
     schema = {
         "type": "object",
         "properties": {"value": required, "other": {"type": "string"}},
@@ -64,7 +64,7 @@ def test_an_example_is_what_its_schema_takes(required: dict[str, Any]) -> None:
     jsonschema_rs.validator_for(schema).validate(params)
 
 
-def test_a_server_may_give_examples_itself() -> None:
+def test_uses_examples_of_server() -> None:
     schema = {
         "type": "object",
         "properties": {"a": {"type": "string", "examples": ["octocat"]}, "b": {"default": 5}},
@@ -75,7 +75,7 @@ def test_a_server_may_give_examples_itself() -> None:
     assert made(schema)["a"] == "a"
 
 
-def test_an_update_changes_something() -> None:
+def test_update_example_changes_field() -> None:
     found = only(tool("update_issue", {"issue_id": NEEDED, "title": STRING, "body": STRING}))
     assert found.category is Category.UPDATE
     assert introspection.example_params(found) == {"issue_id": "id", "input": {"title": "title"}}
@@ -83,7 +83,7 @@ def test_an_update_changes_something() -> None:
     assert introspection.example_params(found) == {"id": "id", "input": {"state": "state"}}
 
 
-def test_the_nodes_own_give_theirs() -> None:
+def test_builtin_operation_defines_example() -> None:
     own = native("introspect", example={"query": "operations"})
     (one,) = operation_catalog(natives=(own,)).all()
     assert introspection.example_request(one) == {
@@ -92,7 +92,7 @@ def test_the_nodes_own_give_theirs() -> None:
     }
 
 
-def test_circles_and_slow_patterns_end() -> None:
+def test_handles_circular_schemas_and_slow_patterns() -> None:
     wide = {f"p{n}": {"$ref": "#"} for n in range(30)}
     schema = {"type": "object", "properties": wide, "required": list(wide)}
     assert len(made(schema)) == 30
@@ -119,7 +119,7 @@ def test_circles_and_slow_patterns_end() -> None:
                   st.lists(st.integers(), max_size=2)),
     )
 )  # fmt: skip
-def test_nonsense_in_a_schema_makes_some_example(schema: dict[str, Any]) -> None:
+def test_returns_example_for_invalid_schema(schema: dict[str, Any]) -> None:
     for kind in ("string", "integer", "number", "array", "object", None):
         one = {**schema, **({"type": kind} if kind else {})}
         params = made({"type": "object", "properties": {"a": one}, "required": ["a"]})

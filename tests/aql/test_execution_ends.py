@@ -25,7 +25,7 @@ ERROR = {
         ("expired", "retry_execution requests a new one"),
     ],
 )
-def test_it_says_how_the_approval_stands_and_how_to_go_on(state: str, says: str) -> None:
+def test_error_shows_approval_state_and_next_step(state: str, says: str) -> None:
     asked: list[str] = []
 
     def state_of(id: str) -> str:
@@ -43,11 +43,11 @@ def test_it_says_how_the_approval_stands_and_how_to_go_on(state: str, says: str)
     assert ERROR["details"] == {"confirmation_token": "conf_abc"}
 
 
-def test_the_page_is_named_where_there_is_one() -> None:
+def test_error_names_approval_page() -> None:
     error = {**ERROR, "details": {"confirmation_token": "conf_abc", "url": "https://n/approvals/1"}}
     assert "https://n/approvals/1" in current_error(error, "s_x", lambda _: "")["message"]
 
 
-def test_other_failures_are_told_as_they_are() -> None:
+def test_keeps_other_errors() -> None:
     other = {"code": "INTERNAL_ERROR", "message": "No.", "details": {}}
     assert current_error(other, "s_x", lambda _: "done") is other

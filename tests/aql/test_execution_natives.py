@@ -90,7 +90,7 @@ async def three(desk: Desk) -> list[str]:
 
 
 @pytest.mark.spec("AQ-8.4.3-1")
-async def test_each_shows_how_it_stands() -> None:
+async def test_get_execution_shows_status() -> None:
     async with open_desk() as desk:
         completed, failed, running = await three(desk)
         shown = await desk.data("get_execution", execution_id=completed)
@@ -107,7 +107,7 @@ async def test_each_shows_how_it_stands() -> None:
 
 
 @pytest.mark.spec("AQ-AGG-1-1")
-async def test_they_are_counted_by_status() -> None:
+async def test_aggregates_executions_by_status() -> None:
     async with open_desk() as desk:
         await three(desk)
         by_status = {"group_by": "status", "count": True}
@@ -128,7 +128,7 @@ async def test_they_are_counted_by_status() -> None:
 
 
 @pytest.mark.spec("AQ-CF-1-1", "AQ-OPS-4.2-1")
-async def test_the_newest_is_first_and_age_is_computed() -> None:
+async def test_lists_newest_first_with_computed_age() -> None:
     async with open_desk() as desk:
         completed, failed, running = await three(desk)
         data = await desk.data("list_executions")
@@ -148,7 +148,7 @@ async def test_the_newest_is_first_and_age_is_computed() -> None:
         ]
 
 
-async def test_a_page_that_is_too_long_is_cut_with_a_warning() -> None:
+async def test_limits_page_length_with_warning() -> None:
     async with open_desk() as desk:
         await three(desk)
         answer = await desk("list_executions", first=5_000)
@@ -158,7 +158,7 @@ async def test_a_page_that_is_too_long_is_cut_with_a_warning() -> None:
 
 
 @pytest.mark.parametrize("name", ["get_execution", "cancel_execution", "retry_execution"])
-async def test_an_unknown_one_is_told_like_that_of_another(name: str) -> None:
+async def test_unknown_and_foreign_executions_look_alike(name: str) -> None:
     async with open_desk() as desk:
         id = (await desk.start())["execution_id"]
         said = []
@@ -172,14 +172,14 @@ async def test_an_unknown_one_is_told_like_that_of_another(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "state"), [("cancel", 0), ("cancel", 1), ("retry", 0)])
-async def test_what_has_ended_is_not_moved(name: str, state: int) -> None:
+async def test_rejects_changes_of_finished_executions(name: str, state: int) -> None:
     async with open_desk() as desk:
         ids = await three(desk)
         refused = await desk.refused(f"{name}_execution", execution_id=ids[state])
         assert refused.code == "CONFLICT_INVALID_STATE"
 
 
-async def test_a_retry_that_may_do_something_twice_is_warned_of() -> None:
+async def test_warns_of_retry_that_may_repeat_effect() -> None:
     async with open_desk() as desk:
         id = (await desk.start())["execution_id"]
         desk.last.lose(sent=True)
@@ -198,7 +198,7 @@ def shown(outcome: Outcome) -> dict[str, Any]:
     return decoded
 
 
-async def test_a_client_that_speaks_tasks_is_given_one() -> None:
+async def test_returns_task_to_client_with_tasks() -> None:
     async with open_desk() as desk:
         asked = desk.asked(client=SPEAKS_TASKS)
         outcome = await desk.executions.start(desk.child(asked), asked)
@@ -227,13 +227,13 @@ async def test_a_client_that_speaks_tasks_is_given_one() -> None:
         assert by_id["result"] == {"built": 7}, "it is the same record"
 
 
-async def test_a_stateless_client_without_tasks_gets_an_id() -> None:
+async def test_returns_id_to_stateless_client_without_tasks() -> None:
     async with open_desk() as desk:
         data = await desk.start(client=STATELESS)
         assert data["execution_id"].startswith("exec_")
 
 
-async def test_a_task_is_cancelled_and_fails_like_its_execution() -> None:
+async def test_task_follows_cancel_and_failure_of_execution() -> None:
     async with open_desk() as desk:
         _, failed, running = await three(desk)
         call = desk.asked().call
@@ -284,7 +284,7 @@ EVERYTHING = everything()
 
 @pytest.mark.spec("AQ-8.5.1-1", "AQ-8.5.3-1")
 @pytest.mark.parametrize("native", EVERYTHING, ids=lambda one: one.name)
-def test_names_begin_with_a_verb_of_their_category(native: BuiltinOperation) -> None:
+def test_operation_names_begin_with_verb_of_category(native: BuiltinOperation) -> None:
     canonical = {
         Category.CREATE: ("create",),
         Category.READ: ("get", "list"),
@@ -300,7 +300,7 @@ def test_names_begin_with_a_verb_of_their_category(native: BuiltinOperation) -> 
 
 
 @pytest.mark.spec("AQ-OPS-4.4.4-1")
-def test_a_parameter_means_the_same_wherever_it_stands() -> None:
+def test_shared_parameters_have_one_definition() -> None:
     seen: dict[str, Parameter] = {}
     own = {"id", "name", "query"}
     for native in EVERYTHING:
@@ -315,7 +315,7 @@ def test_a_parameter_means_the_same_wherever_it_stands() -> None:
 
 
 @pytest.mark.spec("AQ-OPS-4.2-1")
-def test_lists_take_the_common_parameters() -> None:
+def test_lists_take_common_parameters() -> None:
     common = {"query", "first", "after", "limit", "offset", "filter", "sort", "fields", "aggregate"}
     for native in EVERYTHING:
         if native.name.startswith(("list_", "search_")):
@@ -324,7 +324,7 @@ def test_lists_take_the_common_parameters() -> None:
             assert required == ({"query"} if native.name.startswith("search_") else set())
 
 
-def test_sentences_and_examples_are_lawful() -> None:
+def test_descriptions_and_examples_are_valid() -> None:
     for native in EVERYTHING:
         names = {one.name for one in native.parameters}
         required = {one.name for one in native.parameters if one.required}

@@ -19,7 +19,7 @@ from tests.trust.decision_steps import danger_step
 LONG = {"text": "x" * 1_000}
 
 
-async def test_what_would_be_refused_again_is_not_kept_for_another_try(tmp_path: Path) -> None:
+async def test_omits_arguments_of_final_failures(tmp_path: Path) -> None:
     async with open_bench(tmp_path / "executions.db") as bench:
         error = AqlError("PERMISSION_DENIED", "No.")
         bench.rig.authorizer.install(danger_step(_refusing(error), everywhere=True))
@@ -36,7 +36,7 @@ async def test_what_would_be_refused_again_is_not_kept_for_another_try(tmp_path:
         assert refused.value.code == "CONFLICT_INVALID_STATE"
 
 
-async def test_what_it_was_called_with_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_counts_bytes_of_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executions, "MAX_CALLER_BYTES", 5_000)
     monkeypatch.setattr("interlock.aql.executions.MAX_CALLER_BYTES", 5_000)
 
@@ -62,7 +62,7 @@ async def test_what_it_was_called_with_counts(monkeypatch: pytest.MonkeyPatch) -
         assert refused.value.data == {"limit_type": "execution_bytes", "limit": 5_000}
 
 
-async def test_nothing_is_left_of_what_is_forgotten() -> None:
+async def test_releases_bytes_of_removed_executions() -> None:
     async with open_bench(keep=60.0) as bench:
         for end in ("answer", "fail", "cancel"):
             id = (await bench.start(arguments=LONG))["execution_id"]
@@ -79,7 +79,7 @@ async def test_nothing_is_left_of_what_is_forgotten() -> None:
         assert (room.total, room.bytes_of(OWNER)) == (0, 0)
 
 
-async def test_all_together_have_a_limit_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_limits_bytes_of_all_callers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executions, "MAX_TOTAL_BYTES", 3_500)
 
     async with open_bench() as bench:
@@ -101,7 +101,7 @@ async def test_all_together_have_a_limit_as_well(monkeypatch: pytest.MonkeyPatch
         ("INTERNAL_ERROR", True),
     ],
 )
-def test_what_may_be_tried_again(code: str, again: bool) -> None:
+def test_is_retryable_by_code(code: str, again: bool) -> None:
     assert is_retryable({"code": code}) is again
 
 

@@ -38,7 +38,7 @@ ALLOWED = {
 
 
 @pytest.mark.spec("AQ-8.4.1-1", "AQ-8.4.4-2")
-def test_there_are_five_states() -> None:
+def test_states_are_pending_running_completed_failed_cancelled() -> None:
     assert [state.value for state in ExecutionState] == [
         "pending", "running", "completed", "failed", "cancelled",
     ]  # fmt: skip
@@ -46,7 +46,7 @@ def test_there_are_five_states() -> None:
 
 
 @pytest.mark.spec("AQ-8.4.2-1")
-def test_what_is_not_in_the_table_cannot_happen() -> None:
+def test_allows_only_listed_transitions() -> None:
     assert {(before.value, then.value) for (before, _), then in TRANSITIONS.items()} == ALLOWED
     for state, event in product(ExecutionState, ExecutionEvent):
         if (state, event) in TRANSITIONS:
@@ -63,11 +63,11 @@ def test_what_is_not_in_the_table_cannot_happen() -> None:
 
 @pytest.mark.spec("AQ-8.4.4-2")
 @pytest.mark.parametrize("state", [state for state in ExecutionState if state not in TERMINAL])
-def test_what_has_not_ended_can_be_cancelled(state: ExecutionState) -> None:
+def test_unfinished_executions_can_be_cancelled(state: ExecutionState) -> None:
     assert next_state_of(state, ExecutionEvent.CANCEL) is ExecutionState.CANCELLED
 
 
-def test_the_drawing_has_every_transition() -> None:
+def test_diagram_shows_every_transition() -> None:
     drawn = diagram()
     assert all(f"{before} --> {then}" in drawn for before, then in ALLOWED)
     assert drawn.count("-->") == len(TRANSITIONS) + 1 + len(TERMINAL)
@@ -184,6 +184,6 @@ Lives.TestCase.settings = settings(
 TestLives = Lives.TestCase
 
 
-def test_the_page_has_the_drawing() -> None:
+def test_documentation_contains_diagram() -> None:
     page = Path(__file__).resolve().parents[2] / "docs" / "aql-executions.md"
     assert f"```mermaid\n{diagram()}\n```" in page.read_text(encoding="utf-8")

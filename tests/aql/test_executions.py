@@ -56,7 +56,7 @@ def record(bench: Bench, id: str) -> Execution:
 
 
 @pytest.mark.spec("AQ-8.4-1", "AQ-8.4.3-1")
-async def test_it_is_answered_at_once_and_completes_later() -> None:
+async def test_responds_at_once_and_completes_later() -> None:
     async with open_bench() as bench:
         shown = await bench.start(arguments={"speed": 5})
         id = shown["execution_id"]
@@ -78,7 +78,7 @@ async def test_it_is_answered_at_once_and_completes_later() -> None:
 
 
 @pytest.mark.spec("AQ-8.4.3-1")
-async def test_a_failed_one_says_why() -> None:
+async def test_failed_execution_shows_error() -> None:
     async with open_bench() as bench:
         id = (await bench.start())["execution_id"]
         bench.last.answer_error(-32000, "The disk is gone.")
@@ -89,7 +89,7 @@ async def test_a_failed_one_says_why() -> None:
         assert "finished_at" in shown
 
 
-async def test_it_is_judged_and_journalled_like_any_call() -> None:
+async def test_journals_execution_like_call() -> None:
     async with open_bench() as bench:
         await bench.start()
         bench.last.answer(content=[])
@@ -99,7 +99,7 @@ async def test_it_is_judged_and_journalled_like_any_call() -> None:
 
 
 @pytest.mark.spec("AQ-8.4-1", "AQ-8.4.4-2", "AQ-8.4.2-1")
-async def test_cancelling_tells_the_upstream() -> None:
+async def test_cancel_notifies_upstream() -> None:
     async with open_bench() as bench:
         id = (await bench.start())["execution_id"]
         shown = bench.executions.cancel(OWNER, id)
@@ -113,7 +113,7 @@ async def test_cancelling_tells_the_upstream() -> None:
 
 
 @pytest.mark.spec("AQ-8.4.4-2")
-async def test_what_is_still_being_written_down_can_be_cancelled() -> None:
+async def test_cancels_pending_execution() -> None:
     async with open_bench() as bench:
         starting = asyncio.ensure_future(bench.start())
         await asyncio.sleep(0)
@@ -126,7 +126,7 @@ async def test_what_is_still_being_written_down_can_be_cancelled() -> None:
         assert bench.store._file.run_now(_statuses) == {one.id: "cancelled"}
 
 
-async def test_a_start_that_nobody_waits_for_is_cancelled() -> None:
+async def test_cancelled_start_cancels_execution() -> None:
     async with open_bench() as bench:
         starting = asyncio.ensure_future(bench.start())
         await asyncio.sleep(0)
@@ -145,7 +145,7 @@ def _statuses(file: sqlite3.Connection) -> dict[str, str]:
     return {id: _decode(raw).status.value for id, raw in rows}
 
 
-async def test_a_retry_is_another_attempt_of_the_same() -> None:
+async def test_retry_starts_another_attempt() -> None:
     async with open_bench() as bench:
         id = (await bench.start(arguments={"x": 1}))["execution_id"]
         bench.last.answer_error(-32000, "no")
@@ -161,7 +161,7 @@ async def test_a_retry_is_another_attempt_of_the_same() -> None:
         assert record(bench, id).status is ExecutionState.COMPLETED
 
 
-async def test_a_retry_of_what_may_have_been_done_says_so() -> None:
+async def test_retry_reports_possible_repeated_effect() -> None:
     async with open_bench() as bench:
         id = (await bench.start())["execution_id"]
         bench.last.lose(sent=True)
@@ -169,7 +169,7 @@ async def test_a_retry_of_what_may_have_been_done_says_so() -> None:
         assert doubtful
 
 
-async def test_a_retry_of_what_was_refused_or_only_reads_is_not_doubtful() -> None:
+async def test_retry_after_rejection_or_read_is_safe() -> None:
     async with open_bench() as bench:
         id = (await bench.start("s_look"))["execution_id"]
         bench.last.answer_error(-32000, "no")
@@ -179,7 +179,7 @@ async def test_a_retry_of_what_was_refused_or_only_reads_is_not_doubtful() -> No
         assert not may_have_taken_effect({"code": "CONFIRMATION_REQUIRED"})
 
 
-async def test_a_retry_of_an_operation_that_is_gone_is_refused() -> None:
+async def test_rejects_retry_of_removed_operation() -> None:
     async with open_bench() as bench:
         id = (await bench.start())["execution_id"]
         bench.last.answer_error(-32000, "no")
@@ -194,7 +194,7 @@ async def test_a_retry_of_an_operation_that_is_gone_is_refused() -> None:
     "other",
     [GUARD, Caller("clerk", kind="jwt"), Caller("clerk", kind="token", parent_caller="carl")],
 )
-async def test_another_caller_learns_nothing(other: Caller) -> None:
+async def test_hides_executions_of_other_callers(other: Caller) -> None:
     async with open_bench() as bench:
         id = (await bench.start())["execution_id"]
         refusals = []
@@ -213,7 +213,7 @@ async def test_another_caller_learns_nothing(other: Caller) -> None:
 
 
 @pytest.mark.spec("AQ-2.3.3-2", "AQ-2.3.3-1")
-async def test_what_runs_ends_with_its_session() -> None:
+async def test_session_end_cancels_execution() -> None:
     async with open_bench() as bench:
         session = Session()
         told: list[str] = []
@@ -227,7 +227,7 @@ async def test_what_runs_ends_with_its_session() -> None:
         assert told == ["another"], "others who wait for its end are told, too"
 
 
-async def test_a_session_that_ended_meanwhile_begins_nothing() -> None:
+async def test_closed_session_starts_nothing() -> None:
     async with open_bench() as bench:
         session = Session()
         starting = asyncio.ensure_future(bench.start(session=session))
@@ -237,7 +237,7 @@ async def test_a_session_that_ended_meanwhile_begins_nothing() -> None:
         assert not bench.server.started
 
 
-async def test_what_has_ended_no_longer_waits_for_its_session() -> None:
+async def test_finished_execution_leaves_session() -> None:
     async with open_bench() as bench:
         session = Session()
         await bench.start(session=session)
@@ -245,7 +245,7 @@ async def test_what_has_ended_no_longer_waits_for_its_session() -> None:
         assert session.on_close == []
 
 
-async def test_it_outlives_its_session_where_the_config_says_so() -> None:
+async def test_survives_session_if_configured() -> None:
     async with open_bench(survive_session=True) as bench:
         session = Session()
         id = (await bench.start(session=session))["execution_id"]
@@ -254,7 +254,7 @@ async def test_it_outlives_its_session_where_the_config_says_so() -> None:
 
 
 @pytest.mark.spec("AQ-8.4.3-2")
-async def test_progress_is_shown_and_never_goes_back() -> None:
+async def test_progress_never_decreases() -> None:
     async with open_bench() as bench:
         id = (await bench.start())["execution_id"]
         assert bench.last.call.meta is not None, "its upstream is asked for progress"
@@ -284,11 +284,11 @@ async def test_progress_is_shown_and_never_goes_back() -> None:
         {"progress": 10**400, "total": 10**400}, [], "x", None,
     ],
 )  # fmt: skip
-def test_progress_that_says_nothing_is_not_shown(said: Any) -> None:
+def test_ignores_invalid_progress(said: Any) -> None:
     assert read_progress(None, json.dumps(said).encode()) is None
 
 
-async def test_a_caller_may_not_have_too_many_under_way() -> None:
+async def test_limits_concurrent_executions_per_caller() -> None:
     async with open_bench(concurrent=2) as bench:
         await bench.start()
         await bench.start()
@@ -301,7 +301,7 @@ async def test_a_caller_may_not_have_too_many_under_way() -> None:
         await bench.start()
 
 
-async def test_the_oldest_are_forgotten() -> None:
+async def test_removes_oldest_executions() -> None:
     async with open_bench(max_stored=3, keep=60.0) as bench:
         ids = []
         for _ in range(4):
@@ -314,7 +314,7 @@ async def test_the_oldest_are_forgotten() -> None:
         assert bench.store._file.run_now(_statuses) == {}
 
 
-async def test_no_more_are_started_than_can_be_remembered() -> None:
+async def test_limits_stored_executions() -> None:
     async with open_bench(max_stored=1) as bench:
         await bench.start()
         with pytest.raises(AqlError) as refused:
@@ -323,7 +323,7 @@ async def test_no_more_are_started_than_can_be_remembered() -> None:
 
 
 @pytest.mark.spec("AQ-2.3.4-1")
-def test_what_was_completed_is_known_after_a_restart(tmp_path: Path) -> None:
+def test_completed_execution_survives_restart(tmp_path: Path) -> None:
     path = tmp_path / "executions.db"
     ids: list[str] = []
 
@@ -341,7 +341,7 @@ def test_what_was_completed_is_known_after_a_restart(tmp_path: Path) -> None:
     with_bench(later, path)
 
 
-def test_what_ran_when_the_node_ended_is_lost_and_can_be_retried(tmp_path: Path) -> None:
+def test_restart_fails_running_execution_and_allows_retry(tmp_path: Path) -> None:
     path = tmp_path / "executions.db"
     ids: list[str] = []
 
@@ -364,7 +364,7 @@ def test_what_ran_when_the_node_ended_is_lost_and_can_be_retried(tmp_path: Path)
     with_bench(later, path)
 
 
-async def test_nothing_is_started_that_cannot_be_written_down(tmp_path: Path) -> None:
+async def test_starts_nothing_if_store_fails(tmp_path: Path) -> None:
     path = tmp_path / "executions.db"
 
     async with open_bench(path) as bench:
@@ -382,7 +382,7 @@ async def test_nothing_is_started_that_cannot_be_written_down(tmp_path: Path) ->
         assert "full" in bench.store.reason
 
 
-async def test_an_end_that_cannot_be_written_is_known_and_written_later(tmp_path: Path) -> None:
+async def test_keeps_result_in_memory_until_stored(tmp_path: Path) -> None:
     path = tmp_path / "executions.db"
 
     async with open_bench(path) as bench:
@@ -420,7 +420,7 @@ def full(bench: Bench, is_full: bool = True) -> None:
     bench.store._file._prepare = prepare  # type: ignore[method-assign]
 
 
-async def test_input_that_nobody_can_give_ends_it() -> None:
+async def test_required_input_fails_execution() -> None:
     async with open_bench() as bench:
         id = (await bench.start())["execution_id"]
         live = bench.executions.find(OWNER, id)

@@ -134,7 +134,7 @@ def node(request: pytest.FixtureRequest) -> Standing:
 @pytest.mark.spec(
     "AQ-INT-8.1.1-1", "AQ-4.3-2", "AQ-INT-8.1-1", "AQ-INT-3.3-2", "AQ-INT-8.2-1", "AQ-INT-2.1-1"
 )
-def test_a_request_made_from_introspection_alone_is_taken(node: Standing) -> None:
+def test_accepts_every_introspected_example(node: Standing) -> None:
     names = node.names()
     assert len(names) == 9
     for name in names:
@@ -145,7 +145,7 @@ def test_a_request_made_from_introspection_alone_is_taken(node: Standing) -> Non
 
 
 @pytest.mark.spec("AQ-INT-8.1.2-1")
-def test_whatever_is_accepted_is_documented(node: Standing) -> None:
+def test_rejects_undocumented_parameters(node: Standing) -> None:
     features = [*FEATURES, "filter", "sort", "query", "aggregate", "limit", "offset", "first",
                 "after", "page", "page_size"]  # fmt: skip
     for name in node.names():
@@ -182,7 +182,7 @@ def test_types_and_required_flags_are_those_of_calls(node: Standing) -> None:
 
 
 @pytest.mark.spec("AQ-7.2-1")
-def test_what_is_missing_is_named_with_its_type_and_meaning(node: Standing) -> None:
+def test_names_missing_parameter_with_type_and_description(node: Standing) -> None:
     answer = node.ask("introspect", {})
     assert answer["error"]["code"] == "VALIDATION_MISSING_PARAM"
     answer = node.ask("github_create_issue", {"repo": "r", "title": "t"})
@@ -204,14 +204,14 @@ def test_what_is_missing_is_named_with_its_type_and_meaning(node: Standing) -> N
 
 
 @pytest.mark.spec("AQ-INT-8.2.1-1")
-def test_what_is_unknown_is_refused_also_of_introspect(node: Standing) -> None:
+def test_introspect_rejects_unknown_parameter(node: Standing) -> None:
     answer = node.ask("introspect", {"query": "operations", "serach": "x"})
     assert answer["error"]["code"] == "VALIDATION_UNKNOWN_PARAM"
     assert "search" in answer["error"]["message"]
 
 
 @pytest.mark.spec("AQ-INT-3.1-1", "AQ-INT-4.3-1")
-def test_introspection_is_wrapped_like_everything(node: Standing) -> None:
+def test_introspection_returns_envelope(node: Standing) -> None:
     answer = node.ask("introspect", {"query": "foo"})
     assert answer["success"] is False
     assert answer["error"]["code"] == "INVALID_QUERY_TYPE"
@@ -231,7 +231,7 @@ def test_introspection_is_wrapped_like_everything(node: Standing) -> None:
         ("github_delete_file", {"path": "no-slash"}),
     ],
 )
-def test_constraints_that_are_shown_are_enforced_before_anybody_is_called(
+def test_enforces_schema_constraints_before_call(
     node: Standing, operation: str, change: dict[str, Any]
 ) -> None:
     details = node.details(operation)
@@ -244,7 +244,7 @@ def test_constraints_that_are_shown_are_enforced_before_anybody_is_called(
 
 
 @pytest.mark.spec("AQ-OPS-5.1-1", "AQ-OPS-5.2-1", "AQ-OPS-5.4-1")
-def test_an_operation_of_the_nodes_own_never_sees_a_request_that_is_none(node: Standing) -> None:
+def test_builtin_operation_gets_only_valid_requests(node: Standing) -> None:
     for params in ({}, {"id": 7}, {"id": "a", "other": 1}, {"id": None}):
         assert node.ask("get_thing", params)["success"] is False
     assert node.got == []
@@ -253,7 +253,7 @@ def test_an_operation_of_the_nodes_own_never_sees_a_request_that_is_none(node: S
 
 
 @pytest.mark.spec("AQ-MCP-2.1-2", "AQ-INT-2.1-1", "AQ-7.2-1")
-def test_introspect_is_refused_elsewhere_with_the_right_endpoint() -> None:
+def test_rejects_introspect_at_other_endpoint() -> None:
     node = Standing(GITHUB)
     answer = node.ask("introspect", {"query": "operations"}, endpoint="mcp_aql_create")
     assert answer["error"]["code"] == "VALIDATION_ENDPOINT_MISMATCH"
@@ -264,7 +264,7 @@ def test_introspect_is_refused_elsewhere_with_the_right_endpoint() -> None:
 
 
 @pytest.mark.spec("AQ-4.5-1", "AQ-4.5-2")
-def test_an_update_is_flat_upstream_and_nested_here(node: Standing) -> None:
+def test_flattens_update_for_upstream(node: Standing) -> None:
     ids = {"owner": "o", "repo": "r", "issue_number": 1}
     answer = node.ask("github_update_issue", {**ids, "input": {"title": "t", "state": "open"}})
     assert answer["data"]["sent"] == {**ids, "title": "t", "state": "open"}
@@ -273,7 +273,7 @@ def test_an_update_is_flat_upstream_and_nested_here(node: Standing) -> None:
 
 
 @pytest.mark.spec("AQ-4.3-3", "AQ-4.2-2")
-def test_the_upstream_gets_its_own_keys() -> None:
+def test_restores_upstream_parameter_names() -> None:
     odd = tool("get_x", {"userId": NEEDED, "user_id": STRING, "per-page": STRING, "fields": STRING,
                          "_meta": STRING, "operation": STRING})  # fmt: skip
     node = Standing(offer("s", [odd]))
@@ -290,7 +290,7 @@ def test_the_upstream_gets_its_own_keys() -> None:
 
 
 @pytest.mark.spec("AQ-INT-8.3-2")
-def test_a_schema_with_alternatives_decides_as_it_is_written() -> None:
+def test_keeps_alternatives_of_schema() -> None:
     either = {
         "type": "object",
         "properties": {"who": {"oneOf": [{"type": "string"}, {"type": "integer"}]}},
@@ -305,7 +305,7 @@ def test_a_schema_with_alternatives_decides_as_it_is_written() -> None:
 
 
 @pytest.mark.spec("AQ-INT-7.3-1")
-def test_a_changed_catalog_is_told_with_the_next_question(node: Standing) -> None:
+def test_changed_catalog_is_introspected_at_once(node: Standing) -> None:
     assert "github_create_issue" in node.names()
     node.rig.catalog.publish(offer("github", [tool("create_ticket")]))
     assert "github_create_ticket" in node.names()
@@ -322,7 +322,7 @@ def test_only_read_operations_select_fields_in_every_mode(node: Standing) -> Non
 
 
 @pytest.mark.spec("AQ-INT-8.1.3-1")
-def test_no_error_tells_what_the_node_is_made_of(node: Standing) -> None:
+def test_error_messages_reveal_no_internals(node: Standing) -> None:
     said = [
         node.ask("nothing"),
         node.ask("introspect", {"query": 7}),
@@ -355,7 +355,7 @@ def test_a_bug_in_introspection_is_an_internal_error(
 
 
 @pytest.mark.spec("AQ-MCP-3.3-1")
-def test_what_is_outside_of_an_enum_is_still_answered() -> None:
+def test_rejects_operation_outside_of_namespace() -> None:
     node = Standing(GITHUB, SLACK, which=face("view=aql&namespace=github"))
     answer = node.ask("slack_send_message", {"channel": "c", "text": "t"}, "mcp_aql_execute")
     assert answer["error"]["code"] == "NOT_FOUND_OPERATION"
@@ -363,7 +363,7 @@ def test_what_is_outside_of_an_enum_is_still_answered() -> None:
 
 
 @pytest.mark.spec("AQ-MCP-2.2-1")
-def test_the_list_of_tools_is_that_of_the_face(node: Standing) -> None:
+def test_lists_tools_of_view(node: Standing) -> None:
     node.rig.begin(Call(TOOLS_LIST, "test", LOCAL, SESSION, view=node.face))
     listed = [one["name"] for one in node.rig.done[-1][1]["tools"]]
     assert listed == list(node.face.tools)

@@ -23,7 +23,7 @@ def ask() -> Asking:
 
 
 @pytest.mark.spec("AQ-7.3-1", "AQ-INT-3.2-1", "AQ-INT-8.1-1", "AQ-INT-4.1-1", "AQ-OPS-5.1-1")
-def test_the_bare_list_is_complete_and_has_nothing_else(ask: Asking) -> None:
+def test_list_is_complete_and_minimal(ask: Asking) -> None:
     data = ask()
     assert set(data) == {"_protocol", "operations"}
     for line in data["operations"]:
@@ -42,7 +42,7 @@ def test_the_bare_list_is_complete_and_has_nothing_else(ask: Asking) -> None:
 
 @pytest.mark.spec("AQ-INT-3.1-1")
 @pytest.mark.parametrize("query", ["foo", "", "OPERATIONS", None, 7])
-def test_another_query_is_refused_with_those_there_are(ask: Asking, query: Any) -> None:
+def test_rejects_unknown_query_and_lists_queries(ask: Asking, query: Any) -> None:
     with pytest.raises(AqlError) as caught:
         ask(query)
     assert caught.value.code == "INVALID_QUERY_TYPE"
@@ -51,7 +51,7 @@ def test_another_query_is_refused_with_those_there_are(ask: Asking, query: Any) 
 
 
 @pytest.mark.spec("AQ-7.2-1")
-def test_introspect_is_a_reading_operation_with_a_query(ask: Asking) -> None:
+def test_introspect_is_read_operation_with_query(ask: Asking) -> None:
     found = ask(name="introspect")["operation"]
     assert found["semantic_category"] == "READ"
     by_name = {one["name"]: one for one in found["parameters"]}
@@ -66,7 +66,7 @@ def test_introspect_is_a_reading_operation_with_a_query(ask: Asking) -> None:
     ("query", "mode"),
     [("aql", "semantic"), ("aql-single", "single"), ("aql-all", "all"), ("auto", "semantic")],
 )
-def test_the_list_says_what_is_spoken(query: str, mode: str) -> None:
+def test_list_describes_protocol(query: str, mode: str) -> None:
     limits = {"limits": {"batch": 50}}
     ask = Asking(GITHUB, face=face(f"view={query}"), protocol_info=lambda _: limits)
     told = ask()["_protocol"]
@@ -80,7 +80,7 @@ def test_the_list_says_what_is_spoken(query: str, mode: str) -> None:
 
 
 @pytest.mark.spec("AQ-INT-8.3-2")
-def test_one_question_is_enough_to_call_something(ask: Asking) -> None:
+def test_search_with_parameters_suffices_for_call(ask: Asking) -> None:
     data = ask(search="report a bug in a repository", include=["parameters"])
     best = data["operations"][0]
     assert best["name"] == "github_create_issue"
@@ -94,7 +94,7 @@ def test_one_question_is_enough_to_call_something(ask: Asking) -> None:
 
 
 @pytest.mark.spec("AQ-INT-8.3-2")
-def test_a_search_in_a_large_catalog_is_short() -> None:
+def test_limits_search_results_of_large_catalog() -> None:
     many = [tool(f"get_issue_{n}", {"id": NEEDED}) for n in range(500)]
     ask = Asking(offer("big", many))
     found = ask(search="issue")["operations"]
@@ -105,11 +105,11 @@ def test_a_search_in_a_large_catalog_is_short() -> None:
 
 
 @pytest.mark.parametrize("wish", ["", " ", "日本語", "\x00", "((((", "a" * 10_000])
-def test_any_wish_is_answered(ask: Asking, wish: str) -> None:
+def test_accepts_any_search_text(ask: Asking, wish: str) -> None:
     assert "operations" in ask(search=wish)
 
 
-def test_lists_and_searches_can_be_narrowed(ask: Asking) -> None:
+def test_filters_lists_and_searches(ask: Asking) -> None:
     def names(**params: Any) -> list[str]:
         return [one["name"] for one in ask(**params)["operations"]]
 
@@ -125,7 +125,7 @@ def test_lists_and_searches_can_be_narrowed(ask: Asking) -> None:
     )
 
 
-def test_nobody_is_told_of_what_it_may_not_call() -> None:
+def test_hides_forbidden_operations() -> None:
     view = View("guest", lambda tool: tool.upstream == "slack")
     ask = Asking(GITHUB, SLACK, view=view)
     assert {one["name"] for one in ask()["operations"]} == {"introspect", "slack_send_message"}
@@ -136,7 +136,7 @@ def test_nobody_is_told_of_what_it_may_not_call() -> None:
     assert "github" not in json.dumps(ask("adapter_info"))
 
 
-def test_a_face_of_one_namespace_shows_local_names() -> None:
+def test_namespace_view_shows_local_names() -> None:
     ask = Asking(GITHUB, SLACK, face=face("view=aql&namespace=github"))
     names = {one["name"] for one in ask()["operations"]}
     assert "create_issue" in names
@@ -150,7 +150,7 @@ def test_a_face_of_one_namespace_shows_local_names() -> None:
 
 
 @pytest.mark.spec("AQ-OPS-4.4.2-1", "AQ-INT-7.3-1")
-def test_pages_lead_through_everything_once(ask: Asking) -> None:
+def test_pages_return_every_operation_once(ask: Asking) -> None:
     whole = [one["name"] for one in ask()["operations"]]
     walked: list[str] = []
     page = ask(first=3)
@@ -168,7 +168,7 @@ def test_pages_lead_through_everything_once(ask: Asking) -> None:
 
 
 @pytest.mark.parametrize("change", ["flip", "kind", "filter", "text"])
-def test_a_cursor_of_something_else_is_refused(ask: Asking, change: str) -> None:
+def test_rejects_changed_or_foreign_cursor(ask: Asking, change: str) -> None:
     cursor = ask(first=2)["pageInfo"]["endCursor"]
     params: dict[str, Any] = {"first": 2, "after": cursor}
     query = "operations"
@@ -186,7 +186,7 @@ def test_a_cursor_of_something_else_is_refused(ask: Asking, change: str) -> None
     assert is_safe_message(caught.value.message)
 
 
-def test_a_list_that_is_too_long_has_pages_by_itself() -> None:
+def test_pages_long_list_by_default() -> None:
     many = [tool(f"get_thing_{n}") for n in range(300)]
     ask = Asking(offer("big", many), response_bytes=lambda: 20_000)
     data = ask()
@@ -200,7 +200,7 @@ def test_a_list_that_is_too_long_has_pages_by_itself() -> None:
     assert after["operations"][0]["name"] not in {one["name"] for one in data["operations"]}
 
 
-def test_reports_are_given_by_who_knows() -> None:
+def test_returns_installed_reports() -> None:
     ask = Asking(
         GITHUB,
         reports={
@@ -221,7 +221,7 @@ def test_reports_are_given_by_who_knows() -> None:
 
 
 @pytest.mark.spec("AQ-INT-6.1-1", "AQ-INT-7.3-1")
-def test_introspection_and_checking_read_one_table(ask: Asking) -> None:
+def test_introspection_and_validation_share_signature(ask: Asking) -> None:
     assert "github_create_issue" in {one["name"] for one in ask()["operations"]}
     changed = offer("github", [tool("create_issue", {"headline": NEEDED})])
     ask.snapshot = snapshot(changed, natives=ask.builtin_operations)
@@ -234,7 +234,7 @@ def test_introspection_and_checking_read_one_table(ask: Asking) -> None:
 
 
 @pytest.mark.parametrize("first", [None, 100])
-def test_whole_descriptions_come_in_pages(first: int | None) -> None:
+def test_pages_full_descriptions(first: int | None) -> None:
     many = [tool(f"get_thing_{number:02}", {"id": NEEDED}) for number in range(50)]
     ask = Asking(offer("s", many))
     names: list[str] = []

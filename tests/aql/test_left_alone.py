@@ -27,7 +27,7 @@ RATE_LIMITED = b'{"isError":true,"content":[{"type":"text","text":"429 Too Many 
         (b"Retry-After: 999999", 3600),
     ],
 )  # fmt: skip
-def test_a_server_that_wants_to_be_left_alone_is(words: bytes, seconds: int) -> None:
+def test_waits_as_long_as_server_requests(words: bytes, seconds: int) -> None:
     desk = Desk(api_limits=[{"limit": 100}])
     desk.call()
     desk.ended(RATE_LIMITED % words)
@@ -40,7 +40,7 @@ def test_a_server_that_wants_to_be_left_alone_is(words: bytes, seconds: int) -> 
     desk.call()
 
 
-def test_what_does_not_say_when_is_not_guessed() -> None:
+def test_reads_no_wait_from_unclear_errors() -> None:
     assert wait_of(Outcome(RATE_LIMITED % b"later", Era.SESSION), None) == 0
     assert wait_of(Outcome(b'{"isError":true,"content":[]}', Era.SESSION), None) == 0
     prose = b'{"content":[{"type":"text","text":"retry after 5"}]}'
@@ -63,7 +63,7 @@ def test_what_does_not_say_when_is_not_guessed() -> None:
     assert wait_of(None, other) == 0
 
 
-def test_a_limited_server_without_any_quota_is_still_left_alone() -> None:
+def test_respects_rate_limit_of_server_without_quotas() -> None:
     desk = Desk()
     desk.call()
     desk.ended(RATE_LIMITED % b"Retry-After: 30")
@@ -78,7 +78,7 @@ def test_a_limited_server_without_any_quota_is_still_left_alone() -> None:
         {"api_limits": [{"scope": "endpoint", "endpoint": "forge_delete_repo", "limit": 1}]},
     ],
 )
-def test_what_the_node_refuses_itself_stops_nobody_else(settings: dict[str, Any]) -> None:
+def test_own_rejection_delays_no_other_call(settings: dict[str, Any]) -> None:
     desk = Desk(**settings)
     desk.call("forge_delete_repo")
     desk.ended()
@@ -89,7 +89,7 @@ def test_what_the_node_refuses_itself_stops_nobody_else(settings: dict[str, Any]
 
 
 @pytest.mark.parametrize(("cooldown", "window"), [(1, "second"), (5, "minute"), (3600, "hour")])
-def test_the_details_of_a_refusal_are_those_of_its_rest(cooldown: float, window: str) -> None:
+def test_cooldown_rejection_has_its_own_details(cooldown: float, window: str) -> None:
     desk = Desk(operations={"forge.delete_*": {"cooldown": float(cooldown)}})
     desk.call("forge_delete_repo")
     data = desk.refused("forge_delete_repo").data
@@ -97,7 +97,7 @@ def test_the_details_of_a_refusal_are_those_of_its_rest(cooldown: float, window:
     assert (data["limit"], data["window"], data["retry_after_seconds"]) == (1, window, cooldown)
 
 
-def test_words_that_a_server_repeats_stop_only_who_got_them() -> None:
+def test_retry_after_in_result_delays_only_its_caller() -> None:
     desk = Desk()
     desk.call()
     desk.ended(RATE_LIMITED % b"Retry-After: 30")
@@ -109,7 +109,7 @@ def test_words_that_a_server_repeats_stop_only_who_got_them() -> None:
 
 
 @pytest.mark.parametrize("sent", [True, False])
-def test_a_status_of_a_server_stops_everybody(sent: bool) -> None:
+def test_status_429_delays_every_caller(sent: bool) -> None:
     desk = Desk()
     desk.call()
     words = "429 Too Many Requests, Retry-After: 30"
@@ -124,7 +124,7 @@ def test_a_status_of_a_server_stops_everybody(sent: bool) -> None:
     assert not desk.quotas.active
 
 
-def test_a_rest_that_never_was_a_call_is_given_back() -> None:
+def test_unexecuted_call_releases_cooldown() -> None:
     desk = Desk(operations={"forge.delete_*": {"cooldown": 5.0}})
     desk.call("forge_delete_repo")
     desk.ended(REQUIRED)
@@ -133,7 +133,7 @@ def test_a_rest_that_never_was_a_call_is_given_back() -> None:
     assert desk.refused("forge_delete_repo").code == "RATE_LIMIT_EXCEEDED"
 
 
-def test_plain_calls_are_held_against_the_same() -> None:
+def test_limits_count_plain_calls() -> None:
     desk = Desk(quotas=[HOURLY], api_limits=[{"limit": 1, "scope": "category", "category": "READ"}])
 
     def plain(name: str, approval: str = "") -> bool:

@@ -56,7 +56,7 @@ async def until_ended(executions: Executions) -> Execution:
     return the_only(executions)
 
 
-async def test_an_update_that_goes_on_by_itself_reads_first() -> None:
+async def test_async_update_reads_first() -> None:
     node = merging()
     kept = store()
     executions = node.keeping(kept)
@@ -78,7 +78,7 @@ async def test_an_update_that_goes_on_by_itself_reads_first() -> None:
     kept.close()
 
 
-async def test_a_token_is_for_what_is_written_after_reading(tmp_path: Path) -> None:
+async def test_token_covers_merged_update(tmp_path: Path) -> None:
     setting = OperationConfig(read_modify_write="hub_get_issue_by_id")
     node = gated(
         tmp_path,
@@ -114,7 +114,7 @@ async def test_a_token_is_for_what_is_written_after_reading(tmp_path: Path) -> N
     node.gated.close()
 
 
-def test_no_secret_is_written_down(tmp_path: Path) -> None:
+def test_secrets_are_not_stored(tmp_path: Path) -> None:
     async def run() -> None:
         node = staged()
         kept = store(tmp_path / "executions.db")
@@ -140,7 +140,7 @@ def test_no_secret_is_written_down(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("told", [{"free": True}, {"lifecycle": True}, {"secret": True}, {}])
-async def test_own_operations_that_nobody_may_write_down(told: dict[str, bool]) -> None:
+async def test_rejects_async_call_with_secret_parameters(told: dict[str, bool]) -> None:
     secret = told.pop("secret", False)
     code = Parameter("code", "code", "string", False, {"type": "string"}, sensitive=secret)
     native = BuiltinOperation(

@@ -35,12 +35,12 @@ def names(*offerings: object, **settings: object) -> dict[str, str]:
         ("", ""),
     ],
 )
-def test_snake(text: str, expected: str) -> None:
+def test_converts_to_snake_case(text: str, expected: str) -> None:
     assert naming.to_snake_case(text) == expected
 
 
 @pytest.mark.spec("AQ-8.5-1")
-def test_operations_are_called_after_server_and_tool() -> None:
+def test_names_operation_after_server_and_tool() -> None:
     assert names(offer("github", ["create_issue", "createRelease", "get-me"])) == {
         "github.create_issue": "github_create_issue",
         "github.createrelease": "github_create_release",
@@ -49,27 +49,27 @@ def test_operations_are_called_after_server_and_tool() -> None:
 
 
 @pytest.mark.spec("AQ-8.5.2-1")
-def test_a_root_segment_is_kept_and_a_digit_does_not_come_first() -> None:
+def test_keeps_root_segment_and_prefixes_leading_digit() -> None:
     assert names(offer("7zip", ["pack"], root="edge")) == {"edge.7zip.pack": "edge_7zip_pack"}
     assert names(offer("7zip", ["2pack"])) == {"7zip.2pack": "n_7zip_n_2pack"}
 
 
 @pytest.mark.spec("AQ-8.5-1")
-def test_colliding_names_are_told_apart_by_a_hash_of_the_source() -> None:
+def test_hash_distinguishes_colliding_names() -> None:
     found = names(offer("a", ["b-c", "b_c"]))
     assert found["a.b_c"] == "a_b_c"
     assert re.fullmatch(r"a_b_c_[0-9a-f]{6}", found["a.b-c"])
     assert names(offer("a", ["b_c", "b-c"])) == found
 
 
-def test_nobody_takes_over_a_name_of_another_server() -> None:
+def test_ambiguous_name_belongs_to_no_server() -> None:
     found = names(offer("a", ["b_c"]), offer("a_b", ["c"]))
     assert len(set(found.values())) == 2
     assert "a_b_c" not in found.values()
 
 
 @pytest.mark.spec("AQ-8.5.4-1")
-def test_reserved_names_and_those_of_the_node_stay_the_nodes() -> None:
+def test_builtin_operations_keep_reserved_names() -> None:
     own = native("list_notes")
     found = operation_catalog(
         offer("execute", ["agent"]),
@@ -85,21 +85,21 @@ def test_reserved_names_and_those_of_the_node_stay_the_nodes() -> None:
     assert found.find("github_introspect").canonical == "github.introspect"  # type: ignore[union-attr]
 
 
-def test_a_name_with_the_suffix_may_be_the_nodes_too() -> None:
+def test_appends_suffix_until_name_is_free() -> None:
     own = (native("get_thing"), native("get_thing_tool"))
     found = operation_catalog(offer("get", ["thing"]), natives=own)
     assert [one.name for one in found.all()][2:] == ["get_thing_tool_tool"]
 
 
 @pytest.mark.spec("AQ-8.5.4-1")
-def test_a_tool_that_is_shown_as_itself_gets_no_reserved_name() -> None:
+def test_renames_tool_with_reserved_name() -> None:
     for name in RESERVED_OPERATIONS:
         found = operation_catalog(offer("x", [name]), operations={f"x.{name}": {"name": name}})
         assert [one.name for one in found.all()] == [f"{name}_tool"]
 
 
 @pytest.mark.spec("AQ-8.5.4-1")
-def test_reserved_operations_belong_where_the_draft_says() -> None:
+def test_reserved_operations_have_category_of_draft() -> None:
     assert {name: category.value for name, category in RESERVED_OPERATIONS.items()} == {
         "introspect": "READ",
         "execute_agent": "EXECUTE",
@@ -115,7 +115,7 @@ def test_reserved_operations_belong_where_the_draft_says() -> None:
         assert found.category is category
 
 
-def test_the_config_names_operations() -> None:
+def test_config_renames_operations() -> None:
     settings = {"operations": {"github.create_*": {"name": "new_issue"}}}
     assert names(offer("github", ["create_issue"]), **settings) == {
         "github.create_issue": "new_issue"
@@ -126,7 +126,7 @@ def test_the_config_names_operations() -> None:
 
 
 @pytest.mark.spec("AQ-8.5.4-1")
-def test_in_a_face_of_one_namespace_local_names_mean_something() -> None:
+def test_namespace_view_uses_local_names() -> None:
     found = operation_catalog(
         offer("github", ["create_issue", "introspect", "execute_agent"]),
         offer("jira", ["create_issue"]),
@@ -156,7 +156,7 @@ tool_names = st.text(
 
 @pytest.mark.spec("AQ-8.5.2-1")
 @given(st.lists(tool_names, min_size=1, max_size=12, unique=True), st.randoms())
-def test_names_are_lawful_unique_and_do_not_depend_on_the_order(
+def test_names_are_valid_unique_and_independent_of_order(
     listed: list[str], chance: random.Random
 ) -> None:
     tools = [definition(name) for name in listed]
@@ -172,7 +172,7 @@ def test_names_are_lawful_unique_and_do_not_depend_on_the_order(
 
 
 @pytest.mark.spec("AQ-4.3-3")
-def test_a_lawful_key_keeps_its_name_and_others_get_a_number() -> None:
+def test_numbers_colliding_parameter_names() -> None:
     assert naming.derive_parameter_names(["userId", "user_id", "per-page"]) == {
         "userId": "user_id_2",
         "user_id": "user_id",
@@ -181,7 +181,7 @@ def test_a_lawful_key_keeps_its_name_and_others_get_a_number() -> None:
 
 
 @pytest.mark.spec("AQ-4.2-2")
-def test_keys_that_mean_something_else_or_nothing_get_another_name() -> None:
+def test_renames_reserved_and_invalid_parameter_names() -> None:
     found = naming.derive_parameter_names(
         ["_meta", "2fa", "", "日本", "__proto__", "operation", "größe"]
     )
@@ -197,7 +197,7 @@ def test_keys_that_mean_something_else_or_nothing_get_another_name() -> None:
 
 @pytest.mark.spec("AQ-4.3-1")
 @given(st.lists(st.text(max_size=40), max_size=30, unique=True))
-def test_parameter_names_are_lawful_and_unique(keys: list[str]) -> None:
+def test_parameter_names_are_valid_and_unique(keys: list[str]) -> None:
     found = naming.derive_parameter_names(keys)
     assert list(found) == keys
     assert all(LAWFUL.match(name) for name in found.values())
@@ -205,7 +205,7 @@ def test_parameter_names_are_lawful_and_unique(keys: list[str]) -> None:
     assert all(found[key] == key for key in keys if LAWFUL.match(key))
 
 
-def test_what_a_tool_is_called_upstream_may_be_very_long() -> None:
+def test_limits_name_length() -> None:
     name = "get" + "Very" * 200 + "Long"
     (one,) = operation_catalog(offer("s", [tool(name)])).all()
     assert LAWFUL.match(one.name)

@@ -81,7 +81,7 @@ FULL: dict[str, Any] = {
 
 
 @pytest.mark.spec("AQ-CT-3.4-1", "AQ-5.2-1")
-async def test_what_was_created_is_read_whole() -> None:
+async def test_returns_created_note_completely() -> None:
     async with open_desk() as desk:
         made = await desk("create_note", **FULL)
         assert made["created_at"] == "2023-11-14T22:13:20.000Z"
@@ -94,7 +94,7 @@ async def test_what_was_created_is_read_whole() -> None:
 
 
 @pytest.mark.spec("AQ-4.5.1-1", "AQ-CT-3.4-1")
-async def test_an_update_is_merged_and_keeps_what_it_does_not_name() -> None:
+async def test_merges_update_and_keeps_other_fields() -> None:
     async with open_desk() as desk:
         made = await desk("create_note", **FULL)
         desk.now += 60
@@ -117,7 +117,7 @@ async def test_an_update_is_merged_and_keeps_what_it_does_not_name() -> None:
 
 
 @pytest.mark.spec("AQ-4.5.2-1", "AQ-4.5.1-1")
-async def test_null_takes_a_field_away() -> None:
+async def test_null_removes_field() -> None:
     async with open_desk() as desk:
         made = await desk("create_note", **FULL)
         change = {"body": None, "metadata": {"priority": None}}
@@ -165,7 +165,7 @@ async def test_null_takes_a_field_away() -> None:
         ({"input": "x"}, "VALIDATION_INVALID_TYPE", "input"),
     ],
 )  # fmt: skip
-async def test_a_wrong_update_changes_nothing(
+async def test_invalid_update_changes_nothing(
     params: dict[str, Any], code: str, named: str
 ) -> None:
     async with open_desk() as desk:
@@ -180,7 +180,7 @@ async def test_a_wrong_update_changes_nothing(
 
 
 @pytest.mark.spec("AQ-9.3.2-1", "AQ-9.3.2-2")
-async def test_an_update_may_be_bound_to_the_version_it_was_made_for() -> None:
+async def test_if_match_binds_update_to_version() -> None:
     async with open_desk() as desk:
         made = await desk("create_note", title="a")
         changed = await desk(
@@ -200,7 +200,7 @@ async def test_an_update_may_be_bound_to_the_version_it_was_made_for() -> None:
         assert gone == {"id": made["id"], "deleted": True}
 
 
-async def test_two_updates_at_once_are_both_there() -> None:
+async def test_merges_concurrent_updates() -> None:
     async with open_desk() as desk:
         made = await desk("create_note", title="a", metadata={})
         await asyncio.gather(
@@ -213,7 +213,7 @@ async def test_two_updates_at_once_are_both_there() -> None:
         assert note["metadata"] == {str(number): number for number in range(4)}
 
 
-async def test_a_second_update_of_the_same_version_is_refused() -> None:
+async def test_rejects_second_update_of_same_version() -> None:
     async with open_desk() as desk:
         made = await desk("create_note", title="a")
         both = await asyncio.gather(
@@ -226,7 +226,7 @@ async def test_a_second_update_of_the_same_version_is_refused() -> None:
         assert sorted(type(one).__name__ for one in both) == ["AqlError", "dict"]
 
 
-async def test_another_caller_learns_nothing() -> None:
+async def test_hides_notes_of_other_callers() -> None:
     async with open_desk() as desk:
         made = await desk("create_note", **FULL)
         for name, more in (
@@ -255,7 +255,7 @@ async def test_another_caller_learns_nothing() -> None:
         ({"title": "t", "metadata": {"x": "y" * 20_000}}, "metadata"),
     ],
 )
-async def test_a_note_that_is_too_large_is_refused(params: dict[str, Any], limit: str) -> None:
+async def test_rejects_too_large_note(params: dict[str, Any], limit: str) -> None:
     async with open_desk() as desk:
         refused = await desk.refused("create_note", **params)
         assert refused.code == "VALIDATION_PAYLOAD_TOO_LARGE"
@@ -264,7 +264,7 @@ async def test_a_note_that_is_too_large_is_refused(params: dict[str, Any], limit
         assert (await desk("list_notes"))["items"] == []
 
 
-async def test_the_largest_body_is_kept() -> None:
+async def test_stores_largest_body() -> None:
     async with open_desk() as desk:
         made = await desk("create_note", title="t", body="x" * MAX_BODY_BYTES)
         assert len((await desk("get_note", id=made["id"]))["body"]) == MAX_BODY_BYTES
@@ -275,7 +275,7 @@ async def test_the_largest_body_is_kept() -> None:
         assert refused.code == "VALIDATION_PAYLOAD_TOO_LARGE"
 
 
-async def test_updates_cannot_grow_a_note_past_its_limits() -> None:
+async def test_rejects_update_beyond_limits() -> None:
     async with open_desk() as desk:
         made = await desk("create_note", title="t", metadata={"a": "x" * 10_000})
         refused = await desk.refused(
@@ -284,7 +284,7 @@ async def test_updates_cannot_grow_a_note_past_its_limits() -> None:
         assert refused.code == "VALIDATION_PAYLOAD_TOO_LARGE"
 
 
-async def test_a_caller_has_only_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_limits_notes_per_caller(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("interlock.aql.notes.MAX_NOTES", 2)
 
     async with open_desk() as desk:
@@ -295,7 +295,7 @@ async def test_a_caller_has_only_so_many(monkeypatch: pytest.MonkeyPatch) -> Non
         await desk("create_note", GUARD, title="c")
 
 
-async def test_strange_values_in_metadata_come_back_as_they_were() -> None:
+async def test_returns_unusual_metadata_unchanged() -> None:
     async with open_desk() as desk:
         strange = {"": 0, "__proto__": {}, "big": 2**70, "nested": [[[]]], "f": 1e300, "n": [None]}
         made = await desk("create_note", title="t", metadata=strange)
@@ -317,7 +317,7 @@ async def some(desk: Desk) -> list[str]:
 
 
 @pytest.mark.spec("AQ-CQ-4.1-1")
-async def test_words_are_any_of_them_and_phrases_as_they_stand() -> None:
+async def test_searches_words_and_phrases() -> None:
     async with open_desk() as desk:
         await some(desk)
         either = await desk("search_notes", query="alpha gamma")
@@ -328,7 +328,7 @@ async def test_words_are_any_of_them_and_phrases_as_they_stand() -> None:
 
 
 @pytest.mark.spec("AQ-CQ-2-1", "AQ-OPS-4.2-1")
-async def test_a_list_is_shaped_as_asked() -> None:
+async def test_lists_with_filter_sort_and_fields() -> None:
     async with open_desk() as desk:
         await some(desk)
         shaped = await desk(
@@ -376,7 +376,7 @@ async def test_pages_have_items_or_edges() -> None:
 
 
 @pytest.mark.spec("AQ-CF-1-1")
-async def test_age_is_computed_when_asked_for() -> None:
+async def test_computes_age_on_request() -> None:
     async with open_desk() as desk:
         made = await desk("create_note", title="t")
         desk.now += 90
@@ -393,7 +393,7 @@ async def test_age_is_computed_when_asked_for() -> None:
             assert refused.code == "VALIDATION_UNKNOWN_FIELD"
 
 
-def test_notes_are_there_after_a_restart(tmp_path: Path) -> None:
+def test_notes_survive_restart(tmp_path: Path) -> None:
     path = tmp_path / "notes.db"
     made: list[Any] = []
 
@@ -407,7 +407,7 @@ def test_notes_are_there_after_a_restart(tmp_path: Path) -> None:
     at_desk(later, path)
 
 
-async def test_a_store_in_trouble_is_told_without_its_path(tmp_path: Path) -> None:
+async def test_store_error_hides_path(tmp_path: Path) -> None:
     path = tmp_path / "notes.db"
     path.mkdir()
 

@@ -48,7 +48,7 @@ def ask(node: Staged, **params: Any) -> dict[str, Any]:
     return node.ask("mcp_aql_read", {"operation": "greet", "params": params})
 
 
-def test_it_gets_what_was_asked_with_defaults() -> None:
+def test_handler_gets_parameters_with_defaults() -> None:
     asked: list[AqlRequest] = []
 
     def answer(one: AqlRequest) -> Any:
@@ -76,22 +76,22 @@ def test_it_gets_what_was_asked_with_defaults() -> None:
         ({"name": "x", "other": 0}, "VALIDATION_UNKNOWN_PARAM"),
     ],
 )
-def test_its_parameters_are_checked_as_any(params: Any, code: str) -> None:
+def test_checks_parameters(params: Any, code: str) -> None:
     assert ask(greeting(lambda _: {}), **params)["error"]["code"] == code
 
 
 @pytest.mark.parametrize("data", [None, [], "text", 7, True, {"a": [1]}])
-def test_any_data_is_data(data: Any) -> None:
+def test_returns_any_data(data: Any) -> None:
     assert ask(greeting(lambda _: data), name="x") == {"success": True, "data": data}
 
 
-def test_it_may_warn() -> None:
+def test_returns_warnings_of_handler() -> None:
     answer = BuiltinResponse({}, (AqlWarning("SOME_WARNING", "Mind the gap."),))
     told = ask(greeting(lambda _: answer), name="x")
     assert told["warnings"] == [{"code": "SOME_WARNING", "message": "Mind the gap."}]
 
 
-def test_it_may_fail_in_its_own_words_or_not() -> None:
+def test_handler_errors_become_envelopes() -> None:
     def refuse(_: AqlRequest) -> Any:
         raise AqlError("NOT_FOUND_RESOURCE", "There is nobody 'x'.", {"resource_id": "x"})
 
@@ -115,7 +115,7 @@ def begun(node: Staged) -> tuple[Any, asyncio.Task[Outcome]]:
     return call, asyncio.ensure_future(node.pipeline.run(call))
 
 
-async def test_it_may_take_its_time() -> None:
+async def test_awaits_async_handler() -> None:
     gate = asyncio.Event()
 
     async def slowly(_: AqlRequest) -> Any:
@@ -144,7 +144,7 @@ async def test_it_may_take_its_time() -> None:
     assert node.read(read(await task))["error"]["code"] == "INTERNAL_ERROR"
 
 
-async def test_it_is_cancelled_and_timed_as_any() -> None:
+async def test_cancellation_and_timeout_end_handler() -> None:
     ended: list[str] = []
 
     async def forever(_: AqlRequest) -> Any:
@@ -171,14 +171,14 @@ async def test_it_is_cancelled_and_timed_as_any() -> None:
     assert node.rig.under_way == 0
 
 
-def test_an_outcome_passes_as_it_is() -> None:
+def test_passes_outcome_of_handler() -> None:
     made = Outcome(b'{"resultType":"task","taskId":"t"}', Era.STATELESS)
     node = greeting(lambda _: made)
     node.begin("mcp_aql_read", {"operation": "greet", "params": {"name": "x"}})
     assert node.rig.done[-1][1] == {"resultType": "task", "taskId": "t"}
 
 
-async def test_one_that_is_not_free_is_judged_and_held(tmp_path: Path) -> None:
+async def test_protected_operation_needs_approval(tmp_path: Path) -> None:
     seen: list[AqlRequest] = []
 
     def answer(asked: AqlRequest) -> Any:
@@ -212,7 +212,7 @@ async def test_one_that_is_not_free_is_judged_and_held(tmp_path: Path) -> None:
     node.gated.close()
 
 
-async def test_a_default_of_deny_leaves_what_is_free(tmp_path: Path) -> None:
+async def test_default_deny_keeps_free_operations(tmp_path: Path) -> None:
     node = gated(
         tmp_path,
         natives=[native(lambda _: {}), native(lambda _: {}, name="touch", free=False)],
@@ -225,7 +225,7 @@ async def test_a_default_of_deny_leaves_what_is_free(tmp_path: Path) -> None:
     node.gated.close()
 
 
-def test_nobody_sees_them_in_plain_lists() -> None:
+def test_plain_list_hides_builtin_operations() -> None:
     node = greeting(lambda _: {})
     names = [tool.canonical for tool in node.rig.catalog.current.tools]
     assert not any(name.startswith("aql.") for name in names)

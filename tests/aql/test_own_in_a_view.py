@@ -179,7 +179,7 @@ async def open_view() -> AsyncIterator[View]:
 
 
 @pytest.mark.spec("AQ-8.4-1")
-async def test_an_operation_goes_on_behind_its_answer() -> None:
+async def test_async_operation_continues_after_response() -> None:
     async with open_view() as view:
         started = await view.data("s_build", {"speed": 5, "_async": True})
         assert started["status"] == "running"
@@ -195,14 +195,14 @@ async def test_an_operation_goes_on_behind_its_answer() -> None:
         assert completed["result"] == {"built": 7}
 
 
-async def test_what_is_wrong_is_told_before_it_starts() -> None:
+async def test_rejects_invalid_async_request_before_start() -> None:
     async with open_view() as view:
         wrong = await view.error("s_build", {"sped": 5, "_async": True})
         assert wrong["code"] == "VALIDATION_UNKNOWN_PARAM"
         assert (await view.data("list_executions"))["items"] == []
 
 
-async def test_what_only_its_call_finds_out_ends_it() -> None:
+async def test_denied_execution_fails_and_cannot_be_retried() -> None:
     async with open_view() as view:
         rules: Any = {
             "default": "allow",
@@ -220,7 +220,7 @@ async def test_what_only_its_call_finds_out_ends_it() -> None:
 
 
 @pytest.mark.parametrize("operation", ["get_execution", "list_executions", "cancel_execution"])
-async def test_what_is_answered_at_once_does_not_go_on(operation: str) -> None:
+async def test_rejects_async_for_immediate_operations(operation: str) -> None:
     async with open_view() as view:
         params = {} if operation.startswith("list") else {"execution_id": "exec_1"}
         refused = await view.error(operation, {**params, "_async": True})
@@ -229,7 +229,7 @@ async def test_what_is_answered_at_once_does_not_go_on(operation: str) -> None:
 
 
 @pytest.mark.spec("AQ-8.4.2-1", "AQ-8.4.4-2")
-async def test_cancel_and_retry_by_name() -> None:
+async def test_cancels_and_retries_execution() -> None:
     async with open_view() as view:
         id = (await view.data("s_build", {"_async": True}))["execution_id"]
         assert (await view.data("cancel_execution", {"execution_id": id}))["status"] == "cancelled"
@@ -246,7 +246,7 @@ async def test_cancel_and_retry_by_name() -> None:
         assert shown == {"result": {"built": 8}}
 
 
-async def test_the_same_is_a_task_for_clients_that_speak_them() -> None:
+async def test_client_with_tasks_gets_task() -> None:
     async with open_view() as view:
         task = await view("s_build", {"_async": True}, client=SPEAKS_TASKS)
         assert task["resultType"] == "task"
@@ -269,7 +269,7 @@ async def test_the_same_is_a_task_for_clients_that_speak_them() -> None:
 
 
 @pytest.mark.spec("AQ-CT-3.4-1", "AQ-4.5.3-1", "AQ-4.5.3-2", "AQ-4.5.3-3", "AQ-9.3.2-2")
-async def test_notes_by_name() -> None:
+async def test_note_operations() -> None:
     async with open_view() as view:
         made = await view.data("create_note", {"title": "a", "metadata": {"x": 1, "y": 2}})
         id = made["id"]
@@ -302,7 +302,7 @@ async def test_notes_by_name() -> None:
 
 
 @pytest.mark.spec("AQ-CQ-2-1", "AQ-CF-1-1", "AQ-AGG-1-1")
-async def test_lists_by_name() -> None:
+async def test_list_operations() -> None:
     async with open_view() as view:
         for title in ("a", "b", "c"):
             await view.data("create_note", {"title": title})
@@ -322,7 +322,7 @@ async def test_lists_by_name() -> None:
 
 
 @pytest.mark.spec("AQ-3.3-4")
-async def test_resources_and_relationships_by_name() -> None:
+async def test_resource_and_relationship_operations() -> None:
     async with open_view() as view:
         [listed] = (await view.data("list_resources"))["items"]
         assert listed["uri"] == "file:///readme.md"
@@ -337,7 +337,7 @@ async def test_resources_and_relationships_by_name() -> None:
         assert len(names) == len(set(names))
 
 
-async def test_progress_of_an_operation_reaches_whoever_asked_for_it() -> None:
+async def test_progress_reaches_requesting_client() -> None:
     async with open_view() as view:
         heard: list[dict[str, Any]] = []
 

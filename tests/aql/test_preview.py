@@ -20,7 +20,7 @@ DELETE = {"owner": "o", "repo": "r"}
 
 @pytest.mark.spec("AQ-OPS-4.4.1-1")
 @pytest.mark.parametrize("also", [{"params": {**DELETE, "dry_run": True}}, {"_dry_run": True}])
-async def test_a_dry_run_describes_and_does_nothing(tmp_path: Path, also: Any) -> None:
+async def test_dry_run_describes_without_call(tmp_path: Path, also: Any) -> None:
     node = gated(tmp_path)
     assert node.gated is not None
     envelope = node.ask(
@@ -49,7 +49,7 @@ async def test_a_dry_run_describes_and_does_nothing(tmp_path: Path, also: Any) -
     ],
 )
 @pytest.mark.parametrize("more", [{}, {"_async": True}, {"_meta": {}}])
-def test_any_operation_has_a_dry_run(endpoint: str, operation: str, params: Any, more: Any) -> None:
+def test_every_operation_has_dry_run(endpoint: str, operation: str, params: Any, more: Any) -> None:
     node = staged()
     top = {"operation": operation, "params": params, "_dry_run": True, **more}
     inside = {"operation": operation, "params": {**params, "_dry_run": True, **more}}
@@ -60,7 +60,7 @@ def test_any_operation_has_a_dry_run(endpoint: str, operation: str, params: Any,
     assert [one["outcome"] for one in node.journal.entries if one["name"] == operation] == []
 
 
-def test_a_dry_run_is_one_however_else_it_is_denied() -> None:
+def test_any_true_dry_run_flag_wins() -> None:
     node = staged()
     params = {"owner": "o", "repo": "r"}
     asked = {"operation": "hub_delete_repo", "params": {**params, "dry_run": False}}
@@ -71,7 +71,7 @@ def test_a_dry_run_is_one_however_else_it_is_denied() -> None:
 
 
 @pytest.mark.parametrize("more", [{}, {"_async": True}])
-async def test_a_dry_run_of_a_batch_is_one_of_every_operation(more: Any) -> None:
+async def test_dry_run_of_batch_covers_every_item(more: Any) -> None:
     node = staged()
     operations = [
         {"operation": "hub_delete_repo", "params": DELETE},
@@ -89,7 +89,7 @@ async def test_a_dry_run_of_a_batch_is_one_of_every_operation(more: Any) -> None
     assert node.sent == []
 
 
-def test_a_dry_run_says_what_is_wrong() -> None:
+def test_dry_run_reports_invalid_parameters() -> None:
     node = staged()
     error = node.error("hub_create_issue", owner="o", issue_title="t", priority=9, dry_run=True)
     assert error["code"] == "VALIDATION_OUT_OF_RANGE"
@@ -113,7 +113,7 @@ def test_a_dry_run_hides_secrets() -> None:
     assert len(node.sent) == 1
 
 
-def test_a_dry_run_may_be_asked_for_again_and_again() -> None:
+def test_dry_run_can_be_repeated() -> None:
     node = staged()
     for _ in range(3):
         answer = node.call("hub_delete_repo", **DELETE, dry_run=True)  # type: ignore[arg-type]
@@ -122,7 +122,7 @@ def test_a_dry_run_may_be_asked_for_again_and_again() -> None:
     assert node.sent == []
 
 
-def test_reading_has_no_dry_run() -> None:
+def test_read_operation_has_no_dry_run() -> None:
     error = staged().error("hub_get_issue", owner="o", number=1, dry_run=True)
     assert error["code"] == "VALIDATION_UNKNOWN_PARAM"
 
@@ -160,7 +160,7 @@ def hub_with_a_reader() -> Any:
 
 @pytest.mark.spec("AQ-4.5.1-2", "AQ-4.5.1-1")
 @pytest.mark.parametrize("view", [FIVE, SINGLE])
-async def test_an_update_is_merged_where_the_config_says_so(view: Any) -> None:
+async def test_merges_update_if_configured(view: Any) -> None:
     node = merging()
     change = {"title": "new", "settings": {"a": {"x": 2}}}
     call = tool_call(
@@ -195,7 +195,7 @@ async def test_an_update_is_merged_where_the_config_says_so(view: Any) -> None:
 
 
 @pytest.mark.spec("AQ-4.5.1-2")
-def test_other_updates_send_exactly_what_was_given() -> None:
+def test_sends_other_updates_unchanged() -> None:
     node = staged()
     node.begin(
         "mcp_aql_update",
@@ -211,7 +211,7 @@ def test_other_updates_send_exactly_what_was_given() -> None:
         (text_result("[1]"), "CONFLICT_INVALID_STATE"),
     ],
 )
-async def test_what_cannot_be_read_is_not_written(answer: Any, code: str) -> None:
+async def test_failed_read_prevents_write(answer: Any, code: str) -> None:
     node = merging()
     call = tool_call(
         "mcp_aql_update",
@@ -225,7 +225,7 @@ async def test_what_cannot_be_read_is_not_written(answer: Any, code: str) -> Non
     assert len(node.sent) == 1
 
 
-async def test_a_merged_update_waits_for_a_human_as_any_other(tmp_path: Path) -> None:
+async def test_merged_update_needs_approval(tmp_path: Path) -> None:
     setting = OperationConfig(read_modify_write="hub_get_issue_by_id")
     rule = RuleConfig(name="ask", then="confirm", tools=["hub.update_*"])
     node = gated(

@@ -62,7 +62,7 @@ def desk() -> Any:
 
 
 @pytest.mark.spec("AQ-MCP-5.1-1")
-def test_three_seconds_of_silence_are_told(desk: Desk) -> None:
+def test_sends_progress_every_second_of_silence(desk: Desk) -> None:
     desk.call()
     desk.rig.clock.advance(3.5)
     assert len(desk.progress) == 3
@@ -78,19 +78,19 @@ def test_three_seconds_of_silence_are_told(desk: Desk) -> None:
 
 
 @pytest.mark.spec("AQ-MCP-5.1-1")
-def test_nobody_is_told_who_did_not_ask(desk: Desk) -> None:
+def test_sends_nothing_without_progress_token(desk: Desk) -> None:
     desk.call(token=None)
     desk.rig.clock.advance(3.5)
     assert desk.heard == []
 
 
-def test_what_only_reads_is_left_alone(desk: Desk) -> None:
+def test_sends_nothing_for_read_operations(desk: Desk) -> None:
     desk.call("s_look")
     desk.rig.clock.advance(3.5)
     assert desk.heard == []
 
 
-def test_a_quick_one_says_nothing(desk: Desk) -> None:
+def test_sends_nothing_for_fast_calls(desk: Desk) -> None:
     desk.call()
     desk.rig.clock.advance(0.5)
     desk.last.answer(content=[])
@@ -98,7 +98,7 @@ def test_a_quick_one_says_nothing(desk: Desk) -> None:
     assert desk.heard == []
 
 
-def test_a_server_that_speaks_is_heard_alone(desk: Desk) -> None:
+def test_server_progress_replaces_generated_progress(desk: Desk) -> None:
     desk.call()
     for progress in (0, 0.1, 5):
         desk.report(progress)
@@ -106,7 +106,7 @@ def test_a_server_that_speaks_is_heard_alone(desk: Desk) -> None:
     assert desk.progress == [0, 0.1, 5]
 
 
-def test_progress_never_goes_back(desk: Desk) -> None:
+def test_progress_never_decreases(desk: Desk) -> None:
     desk.call()
     desk.rig.clock.advance(2.5)
     for progress in (0, 0.0005, 0.5, 0.25, "x", 1):
@@ -116,14 +116,14 @@ def test_progress_never_goes_back(desk: Desk) -> None:
     assert desk.progress == [0.001, 0.002, 0.5, 0.25, "x", 1]
 
 
-def test_other_words_of_the_server_go_on(desk: Desk) -> None:
+def test_passes_other_notifications(desk: Desk) -> None:
     desk.call()
     desk.rig.clock.advance(1.5)
     desk.last.say(LOG_MESSAGE, b'{"level":"info","data":"x"}')
     assert [method for method, _ in desk.heard] == [PROGRESS, LOG_MESSAGE]
 
 
-def test_a_client_that_cannot_be_told_silences_nobody(desk: Desk) -> None:
+def test_failing_client_does_not_affect_others(desk: Desk) -> None:
     def gone(*_: Any) -> None:
         raise OSError("the connection is gone")
 

@@ -117,7 +117,7 @@ class Desk:
         return self.quotas.status(AqlRequest(operation(), PLAIN_VIEW, None, call=call))
 
 
-def test_without_any_of_it_nobody_need_ask() -> None:
+def test_inactive_without_settings() -> None:
     desk = Desk()
     assert not desk.quotas.active
     assert desk.call() == []
@@ -127,7 +127,7 @@ def test_without_any_of_it_nobody_need_ask() -> None:
 
 
 @pytest.mark.spec("AQ-RL-3.2-1", "AQ-ERR-5.5-1", "AQ-RL-6.1-1", "AQ-RL-4.4-1")
-def test_a_quota_warns_then_waits_for_a_human_then_refuses() -> None:
+def test_quota_warns_then_pauses_then_rejects() -> None:
     desk = Desk(quotas=[HOURLY])
     states = []
     for _ in range(7):
@@ -181,7 +181,7 @@ def test_a_quota_warns_then_waits_for_a_human_then_refuses() -> None:
 
 
 @pytest.mark.spec("AQ-RL-4.4-1")
-def test_a_token_counts_once_and_only_for_its_caller() -> None:
+def test_token_counts_once_for_its_caller() -> None:
     desk = Desk(quotas=[{"metric": "requests_per_hour", "warn": 1, "pause": 1}])
     desk.call()
     held = desk.call()
@@ -194,7 +194,7 @@ def test_a_token_counts_once_and_only_for_its_caller() -> None:
     assert desk.refused(caller=GUARD, continued="conf_abc").code == "TOKEN_INVALID"
 
 
-def test_where_no_human_can_be_asked_a_pause_refuses() -> None:
+def test_pause_rejects_without_approvals() -> None:
     desk = Desk(asks=False, quotas=[{"metric": "requests_per_hour", "warn": 1, "pause": 1}])
     desk.call()
     error = desk.refused()
@@ -202,7 +202,7 @@ def test_where_no_human_can_be_asked_a_pause_refuses() -> None:
     assert error.data == {"metric": "requests_per_hour", "current": 1.0, "pause_threshold": 1.0}
 
 
-def test_a_pause_is_lifted_until_the_quota_begins_anew() -> None:
+def test_lifted_pause_ends_with_quota_period() -> None:
     desk = Desk(quotas=[{"metric": "requests_per_minute", "warn": 1, "pause": 1}])
     desk.call()
     held = desk.call()
@@ -222,7 +222,7 @@ def test_a_pause_is_lifted_until_the_quota_begins_anew() -> None:
         ("cost_per_hour", 3600), ("cost_per_day", 86_400), ("cost_per_month", 28 * 86_400),
     ],
 )  # fmt: skip
-def test_each_metric_counts_and_begins_anew(metric: str, length: int) -> None:
+def test_counts_each_metric_per_period(metric: str, length: int) -> None:
     desk = Desk(
         quotas=[{"metric": metric, "warn": 1, "pause": 1, "hard_stop": 2}],
         api_limits=[{"limit": 1_000, "window": "day", "cost": 1.0}],
@@ -236,7 +236,7 @@ def test_each_metric_counts_and_begins_anew(metric: str, length: int) -> None:
 
 
 @pytest.mark.spec("AQ-RL-7.4-1")
-def test_costs_add_up_exactly() -> None:
+def test_sums_costs_exactly() -> None:
     desk = Desk(
         quotas=[{"metric": "cost_per_day", "warn": 50, "pause": 60}],
         api_limits=[{"limit": 1_000, "server": "forge", "window": "day", "cost": 0.01}],
@@ -248,7 +248,7 @@ def test_costs_add_up_exactly() -> None:
 
 
 @pytest.mark.spec("AQ-RL-2.2-1", "AQ-RL-4.2-1", "AQ-ERR-5.5-1")
-def test_each_scope_is_counted_by_itself() -> None:
+def test_counts_each_scope_separately() -> None:
     desk = Desk(
         api_limits=[
             {"limit": 4, "scope": "global", "server": "forge", "window": "minute"},
@@ -302,7 +302,7 @@ REQUIRED = json.dumps(
         None,
     ],
 )
-def test_what_was_never_dispatched_is_given_back(
+def test_releases_calls_that_were_not_dispatched(
     error: InterlockError | None, dispatched: bool
 ) -> None:
     """No name of an error says whether a call left."""
@@ -317,14 +317,14 @@ def test_what_was_never_dispatched_is_given_back(
     assert [one["remaining"] for one in status["api_limits"]] == [5 - dispatched] * 2
 
 
-def test_a_call_that_waits_for_a_human_has_used_nothing_yet() -> None:
+def test_pending_call_uses_no_quota() -> None:
     desk = Desk(quotas=[HOURLY])
     desk.call()
     desk.ended(REQUIRED)
     assert desk.status()["quotas"][0]["current"] == 0
 
 
-def test_an_operation_rests_between_calls() -> None:
+def test_cooldown_delays_next_call() -> None:
     desk = Desk(operations={"forge.delete_*": {"cooldown": 5.0}})
     assert desk.quotas.active
     desk.call("forge_delete_repo")
@@ -339,7 +339,7 @@ def test_an_operation_rests_between_calls() -> None:
     desk.call("forge_delete_repo")
 
 
-def test_a_changed_config_keeps_what_was_used() -> None:
+def test_config_change_keeps_counts() -> None:
     desk = Desk(api_limits=[{"limit": 5}], quotas=[HOURLY])
     desk.call()
     desk.quotas.configure(
@@ -385,7 +385,7 @@ async def restarted(path: Path) -> list[Any]:
 
 
 @pytest.mark.spec("AQ-RL-7.2-1")
-def test_counters_and_lifted_pauses_outlive_a_restart(tmp_path: Path) -> None:
+def test_counts_and_lifted_pauses_survive_restart(tmp_path: Path) -> None:
     seen = asyncio.run(restarted(tmp_path / "state" / "counters.db"))
     assert seen[:4] == [3, 2, 3, 2]
     warnings = seen[4]
@@ -393,7 +393,7 @@ def test_counters_and_lifted_pauses_outlive_a_restart(tmp_path: Path) -> None:
     assert seen[5:] == [4, 1]
 
 
-async def test_what_cannot_be_written_still_counts(tmp_path: Path) -> None:
+async def test_counts_without_writable_store(tmp_path: Path) -> None:
     loop = asyncio.get_running_loop()
     folder = tmp_path / "taken"
     folder.write_bytes(b"a file where a folder should be")

@@ -99,7 +99,7 @@ def within(work: Any) -> None:
 
 
 @pytest.mark.spec("AQ-RL-3.2-1", "AQ-RL-4.4-1", "AQ-ERR-5.5-1")
-async def test_a_pause_waits_for_a_proof(tmp_path: Path) -> None:
+async def test_pause_needs_approval_proof(tmp_path: Path) -> None:
     desk = Desk(
         tmp_path,
         quotas=[{"metric": "requests_per_day", "warn": 1, "pause": 2, "hard_stop": 4}],
@@ -135,7 +135,7 @@ async def test_a_pause_waits_for_a_proof(tmp_path: Path) -> None:
     assert exhausted["error"]["code"] == "RATE_LIMIT_QUOTA_EXHAUSTED"
 
 
-async def test_nobody_reaches_what_lifts_a_pause_by_name(tmp_path: Path) -> None:
+async def test_internal_continue_operation_has_no_name(tmp_path: Path) -> None:
     desk = Desk(tmp_path, quotas=[{"metric": "requests_per_day", "warn": 1, "pause": 1}])
     await desk.ask()
     for name in ("continue_quota", "aql_continue_quota", "aql.continue_quota"):
@@ -145,7 +145,7 @@ async def test_nobody_reaches_what_lifts_a_pause_by_name(tmp_path: Path) -> None
 
 
 @pytest.mark.spec("AQ-RL-4.2-1")
-async def test_a_server_that_wants_to_be_left_alone_is_not_asked(tmp_path: Path) -> None:
+async def test_rate_limited_server_gets_no_calls(tmp_path: Path) -> None:
     desk = Desk(tmp_path, api_limits=[{"limit": 100, "window": "hour"}])
     first = await desk.ask(answer={**LIMITED, "isError": True})
     assert first["error"]["code"] == "RATE_LIMIT_EXCEEDED"
@@ -158,7 +158,7 @@ async def test_a_server_that_wants_to_be_left_alone_is_not_asked(tmp_path: Path)
     assert (await desk.ask())["success"] is True
 
 
-async def test_each_operation_of_a_batch_is_counted(tmp_path: Path) -> None:
+async def test_counts_each_batch_operation(tmp_path: Path) -> None:
     desk = Desk(tmp_path, api_limits=[{"limit": 2, "window": "hour"}])
     many = {"operations": [{"operation": "hub_list_issues"}] * 3}
     answer = await desk.ask(arguments=many)
@@ -167,7 +167,7 @@ async def test_each_operation_of_a_batch_is_counted(tmp_path: Path) -> None:
     assert len(desk.node.sent) == 2
 
 
-async def test_what_was_refused_was_not_used(tmp_path: Path) -> None:
+async def test_rejected_call_uses_no_quota(tmp_path: Path) -> None:
     desk = Desk(tmp_path, api_limits=[{"limit": 1, "window": "hour"}])
     wrong = await desk.ask(arguments={"operation": "hub_get_issue", "params": {"owner": 7}})
     assert wrong["error"]["code"].startswith("VALIDATION_")

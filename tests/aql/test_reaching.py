@@ -66,7 +66,7 @@ async def open_desk(**more: Any) -> AsyncIterator[Desk]:
 
 
 @pytest.mark.spec("AQ-3.3-4")
-async def test_a_resource_is_what_the_plain_view_reads() -> None:
+async def test_reads_resource_as_in_plain_view() -> None:
     async with open_desk() as desk:
         contents = [{"uri": "file:///readme.md", "text": "Hello."}]
         reading = desk.call("get_resource", uri="file:///readme.md")
@@ -84,7 +84,7 @@ async def test_a_resource_is_what_the_plain_view_reads() -> None:
 
 
 @pytest.mark.spec("AQ-3.3-4")
-async def test_lists_have_everything_and_are_shaped() -> None:
+async def test_lists_everything_with_filters_and_pages() -> None:
     async with open_desk() as desk:
         data = await desk.call("list_resources")
         assert [(one["kind"], one["uri"]) for one in data["items"]] == [
@@ -102,7 +102,7 @@ async def test_lists_have_everything_and_are_shaped() -> None:
         assert data["pageInfo"]["hasNextPage"] is True
 
 
-async def test_a_list_is_walked_to_its_end() -> None:
+async def test_follows_pages_to_end() -> None:
     desk = Desk()
     asked = []
 
@@ -128,7 +128,7 @@ async def test_a_list_is_walked_to_its_end() -> None:
 
 
 @pytest.mark.spec("AQ-3.3-4")
-async def test_a_prompt_is_filled_in() -> None:
+async def test_passes_arguments_to_prompt() -> None:
     async with open_desk() as desk:
         getting = desk.call("get_prompt", name="s.review", arguments={"language": "Python"})
         await run_ready_tasks()
@@ -149,7 +149,7 @@ async def test_a_prompt_is_filled_in() -> None:
     ],
 )
 @pytest.mark.parametrize("empty", [True, False])
-async def test_what_there_is_not_is_not_found(
+async def test_unknown_names_are_not_found(
     name: str, params: dict[str, Any], empty: bool
 ) -> None:
     async with open_desk(empty=empty) as desk:
@@ -165,12 +165,12 @@ async def test_what_there_is_not_is_not_found(
 
 
 @pytest.mark.parametrize("name", ["list_resources", "list_prompts"])
-async def test_where_nobody_has_any_the_list_is_empty(name: str) -> None:
+async def test_lists_are_empty_without_providers(name: str) -> None:
     async with open_desk(empty=True) as desk:
         assert (await desk.call(name))["items"] == []
 
 
-async def test_what_policy_denies_is_denied_here() -> None:
+async def test_policy_denies_resource() -> None:
     async with open_desk() as desk:
         desk.rig.authorizer.set_policy(Policy(PolicyConfig(default="deny"), desk.rig.catalog))
         with pytest.raises(InterlockError) as refused:
@@ -178,7 +178,7 @@ async def test_what_policy_denies_is_denied_here() -> None:
         assert refused.value.failure.name == "denied_by_policy"
 
 
-async def test_giving_up_gives_up_the_request() -> None:
+async def test_cancellation_cancels_request() -> None:
     async with open_desk() as desk:
         reading = desk.call("get_resource", uri="file:///readme.md")
         await run_ready_tasks()
@@ -189,7 +189,7 @@ async def test_giving_up_gives_up_the_request() -> None:
         assert desk.rig.under_way == 0
 
 
-async def test_an_input_that_is_needed_first_is_told() -> None:
+async def test_reports_required_input_as_error() -> None:
     class Asks:
         async def run(self, call: Call) -> Any:
             from interlock.core.call import Outcome
@@ -203,7 +203,7 @@ async def test_an_input_that_is_needed_first_is_told() -> None:
     assert is_safe_message(refused.value.message)
 
 
-async def test_callers_are_asked_as_themselves() -> None:
+async def test_child_call_keeps_caller() -> None:
     async with open_desk() as desk:
         reading = desk.call("get_resource", uri="file:///readme.md")
         await run_ready_tasks()

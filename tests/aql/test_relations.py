@@ -71,7 +71,7 @@ def ids(data: Any) -> list[str]:
 
 
 @pytest.mark.spec("AQ-REL-1-1")
-async def test_a_circle_ends_and_each_is_there_once() -> None:
+async def test_cycle_ends_with_each_element_once() -> None:
     async with open_desk() as desk:
         data = desk.query(root=SERVER, direction="outgoing", depth=5)
         assert data["root"] == SERVER
@@ -88,7 +88,7 @@ async def test_a_circle_ends_and_each_is_there_once() -> None:
 
 
 @pytest.mark.spec("AQ-REL-1-1")
-async def test_only_as_far_and_along_what_was_asked() -> None:
+async def test_limits_depth_and_types() -> None:
     async with open_desk() as desk:
         near = desk.query(root=SERVER, direction="outgoing", depth=1)
         assert set(ids(near)) == {"server:s", "operation:s_build", "operation:s_look"}
@@ -101,7 +101,7 @@ async def test_only_as_far_and_along_what_was_asked() -> None:
         assert {one.partition(":")[0] for one in ids(only)} == {"server", "operation"}
 
 
-def test_what_meets_only_in_a_default_has_nothing_to_do_with_each_other() -> None:
+def test_shared_default_policy_connects_no_servers() -> None:
     def of(server: str) -> list[Edge]:
         default = Element("policy", "default:safe")
         return [
@@ -118,7 +118,7 @@ def test_what_meets_only_in_a_default_has_nothing_to_do_with_each_other() -> Non
     assert {one.name for one in nodes} == {"a", "a_x", "b", "b_x", "default:safe"}
 
 
-async def test_what_the_node_answers_itself_is_of_no_server() -> None:
+async def test_builtin_operations_belong_to_no_server() -> None:
     async with open_desk() as desk:
         call = desk.asked({}, CLERK).call
         assert call is not None
@@ -130,7 +130,7 @@ async def test_what_the_node_answers_itself_is_of_no_server() -> None:
         assert Element("operation", "introspect") in graph.elements
 
 
-async def test_a_graph_is_drawn_so_far_and_listed_whole() -> None:
+async def test_limits_graph_and_lists_every_relationship() -> None:
     root = Element("server", "s")
     many = [Edge(root, "composes", Element("operation", f"o{at}")) for at in range(300)]
 
@@ -142,7 +142,7 @@ async def test_a_graph_is_drawn_so_far_and_listed_whole() -> None:
         assert [one.code for one in answer.warnings] == ["VALIDATION_TRUNCATED_WARNING"]
 
 
-async def test_executions_belong_to_their_operation_and_their_owner() -> None:
+async def test_executions_belong_to_operation_and_owner() -> None:
     async with open_desk() as desk:
         id = (await desk.start())["execution_id"]
         root = {"element_type": "execution", "element_name": id}
@@ -154,7 +154,7 @@ async def test_executions_belong_to_their_operation_and_their_owner() -> None:
         assert f"execution:{id}" not in ids(desk.query(GUARD, root=SERVER, depth=10))
 
 
-async def test_what_a_caller_does_not_see_is_not_there() -> None:
+async def test_hides_invisible_elements() -> None:
     async with open_desk() as desk:
         rules: Any = [{"name": "no-building", "tools": ["s.build"], "then": "deny"}]
         config = msgspec.convert({"default": "allow", "rules": rules}, PolicyConfig)
@@ -164,7 +164,7 @@ async def test_what_a_caller_does_not_see_is_not_there() -> None:
         assert "operation:s_look" in ids(data)
 
 
-async def test_relationships_come_in_pages() -> None:
+async def test_pages_relationships() -> None:
     async with open_desk() as desk:
         first = desk.query(root=SERVER, direction="outgoing", first=1)
         assert len(first["relationships"]) == 1
@@ -193,12 +193,12 @@ async def test_relationships_come_in_pages() -> None:
         ({"root": SERVER, "include": ["x"]}, "VALIDATION_INVALID_ENUM"),
     ],
 )
-async def test_what_makes_no_sense_is_refused(params: dict[str, Any], code: str) -> None:
+async def test_rejects_invalid_queries(params: dict[str, Any], code: str) -> None:
     async with open_desk() as desk:
         assert desk.refused(**params).code == code
 
 
-def test_a_graph_that_is_too_large_is_cut() -> None:
+def test_limits_large_graph() -> None:
     root = Element("server", "s")
     graph = RelationGraph(
         Edge(root, "composes", Element("operation", f"o{number}")) for number in range(5_000)
@@ -209,7 +209,7 @@ def test_a_graph_that_is_too_large_is_cut() -> None:
     assert len(edges) == MAX_NODES - 1
 
 
-def test_an_element_beside_itself_ends() -> None:
+def test_self_reference_ends() -> None:
     root = Element("policy", "p")
     edges, nodes, cut = RelationGraph([Edge(root, "extends", root)]).find_around(
         root, "both", None, 10

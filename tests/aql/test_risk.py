@@ -105,13 +105,13 @@ class Bench:
         return [(entry["name"], entry["outcome"]) for entry in self.journal.entries]
 
 
-def test_the_levels_are_what_this_file_takes_them_for() -> None:
+def test_levels_of_test_tools() -> None:
     found = {one.local_name: one.danger for one in Bench().operation_catalog.all()}
     assert found == LEVELS
 
 
 @pytest.mark.spec("AQ-DNG-4-1")
-def test_a_fresh_server_of_the_config() -> None:
+def test_configured_server_defaults() -> None:
     bench = Bench()
     assert bench("list_items", ALLOW) is ALLOW
     assert bench("create_item", ALLOW) is ALLOW
@@ -120,7 +120,7 @@ def test_a_fresh_server_of_the_config() -> None:
 
 
 @pytest.mark.spec("AQ-DNG-4-1")
-def test_a_server_that_registered_itself_only_reads() -> None:
+def test_registered_server_may_only_read() -> None:
     bench = Bench(registered=True)
     assert bench("list_items", ALLOW) is ALLOW
     for name in TOOLS[1:]:
@@ -128,7 +128,7 @@ def test_a_server_that_registered_itself_only_reads() -> None:
         assert bench.refused(name).code == "PERMISSION_DANGER_LEVEL_DENIED"
 
 
-def test_a_server_that_registered_itself_is_not_believed_a_name() -> None:
+def test_read_name_of_registered_server_is_not_trusted() -> None:
     named = ("list_items", "get_lock", "search_replace", "list_evict", "check_all", "list_known")
     declared = {"operations": {"s.list_known": {"danger": "safe"}}}
     bench = Bench(registered=True, tools=named, **declared)  # type: ignore[arg-type]
@@ -142,7 +142,7 @@ def test_a_server_that_registered_itself_is_not_believed_a_name() -> None:
 
 
 @pytest.mark.spec("AQ-DNG-4-1", "AQ-DNG-7.1-1", "AQ-GK-6.1-1")
-def test_what_destroys_is_confirmed_on_a_certified_server_too_until_a_rule_allows_it() -> None:
+def test_destructive_call_needs_approval_until_rule_allows() -> None:
     bench = Bench("certified")
     assert bench("delete_item").action is PolicyAction.CONFIRM
     assert bench("force_merge").action is PolicyAction.VERIFY
@@ -153,7 +153,7 @@ def test_what_destroys_is_confirmed_on_a_certified_server_too_until_a_rule_allow
         assert bench(name, BROADLY) is BROADLY
 
 
-def test_what_the_config_declares_dangerous_waits_though_the_policy_allows_it() -> None:
+def test_declared_dangerous_call_needs_approval_despite_policy() -> None:
     bench = Bench("certified", operations={"s.create_item": {"danger": "dangerous"}})
     assert bench("create_item", ALLOW).action is PolicyAction.VERIFY
     assert bench("create_item", BROADLY).action is PolicyAction.VERIFY
@@ -169,7 +169,7 @@ MANAGES = definition(
 )
 
 
-def test_arguments_do_not_lower_a_danger_that_the_config_declares() -> None:
+def test_arguments_do_not_lower_declared_danger() -> None:
     """A call with harmless arguments is weighed as one; a declared danger is of every call."""
 
     def weigh(bench: Bench) -> Decision:
@@ -187,7 +187,7 @@ def test_arguments_do_not_lower_a_danger_that_the_config_declares() -> None:
 
 
 @pytest.mark.spec("AQ-DNG-4.4-1", "AQ-DNG-7.1-1")
-def test_what_the_matrix_denies() -> None:
+def test_denies_by_danger_and_trust() -> None:
     error = Bench("validated").refused("force_merge")
     assert error.code == "PERMISSION_DANGER_LEVEL_DENIED"
     assert error.data is not None
@@ -198,13 +198,13 @@ def test_what_the_matrix_denies() -> None:
     assert error.data["reasons"]
 
 
-def test_no_rule_allows_what_the_matrix_denies() -> None:
+def test_rule_cannot_override_deny() -> None:
     assert Bench("validated").refused("drop_database", BY_RULE).code.startswith("PERMISSION_")
 
 
 @pytest.mark.spec("AQ-TRU-5.4-1", "AQ-TRU-6.1-1")
 @pytest.mark.parametrize("name", [one if isinstance(one, str) else "list_items" for one in TOOLS])
-def test_what_nobody_has_tried_is_looked_up_not_called(name: str) -> None:
+def test_untested_server_allows_introspection_only(name: str) -> None:
     bench = Bench("untested")
     error = bench.refused(name, BY_RULE)
     assert error.code == "PERMISSION_TRUST_LEVEL_INSUFFICIENT"
@@ -220,7 +220,7 @@ def test_what_nobody_has_tried_is_looked_up_not_called(name: str) -> None:
 
 @pytest.mark.parametrize("trust", TRUST_LEVELS)
 @pytest.mark.parametrize("name", LEVELS)
-def test_it_is_never_softer_than_the_policy(trust: Trust, name: str) -> None:
+def test_decision_is_never_weaker_than_policy(trust: Trust, name: str) -> None:
     for action in PolicyAction:
         for rule in ("default:x", "own"):
             decided = make_decision(action, rule)
@@ -235,7 +235,7 @@ def test_it_is_never_softer_than_the_policy(trust: Trust, name: str) -> None:
 
 
 @pytest.mark.spec("AQ-DNG-7.1-1", "AQ-DNG-7.4-1")
-def test_every_attempt_at_something_destructive_is_written_down() -> None:
+def test_journals_every_destructive_attempt() -> None:
     bench = Bench("validated")
     bench("list_items")
     bench("create_item")
@@ -259,7 +259,7 @@ def test_every_attempt_at_something_destructive_is_written_down() -> None:
     assert "hunter2" not in str(bench.journal.entries)
 
 
-def test_operations_of_the_nodes_own_are_for_others_to_judge() -> None:
+def test_leaves_builtin_operations_to_policy() -> None:
     bench = Bench("untested")
     call = tool_call("aql.introspect")
     call.upstream = BUILTIN_KEY
@@ -267,7 +267,7 @@ def test_operations_of_the_nodes_own_are_for_others_to_judge() -> None:
 
 
 @pytest.mark.spec("AQ-DNG-7.1-1", "AQ-DNG-4-1", "AQ-TRU-5.4-1", "AQ-EPM-6.4-1", "AQ-GK-6.1-1")
-async def test_in_a_view_what_destroys_waits_at_the_gate(
+async def test_destructive_call_in_view_needs_approval(
     tmp_path: Path,
 ) -> None:
     node = gated(tmp_path, tokens={"a": "agent"})

@@ -30,7 +30,7 @@ def code(answer: dict[str, Any]) -> str:
 
 
 @pytest.mark.spec("AQ-ERR-5.1-1")
-async def test_every_code_of_the_robust_part_can_be_met(tmp_path: Path) -> None:
+async def test_every_protection_code_occurs(tmp_path: Path) -> None:
     met = set()
     # Tokens.
     desk = Tokens(tmp_path)
@@ -94,7 +94,7 @@ async def test_every_code_of_the_robust_part_can_be_met(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("AQ-GK-2.1-1")
-async def test_the_first_refusal_ends_it(tmp_path: Path) -> None:
+async def test_first_rejection_ends_request(tmp_path: Path) -> None:
     deny = RuleConfig(name="no", then="deny", tools=["hub.delete_repo"])
     node = gated(tmp_path, rules=[deny], tokens={"a": "agent"})
     assert node.gated is not None
@@ -119,7 +119,7 @@ async def test_the_first_refusal_ends_it(tmp_path: Path) -> None:
     node.gated.close()
 
 
-async def test_what_a_token_stands_for_is_kept_by_the_node(tmp_path: Path) -> None:
+async def test_token_contains_no_call_data(tmp_path: Path) -> None:
     desk = Tokens(tmp_path)
     token = (await desk.held())["confirmation_token"]
     record = desk.gate.approvals.find(token.removeprefix("conf_"))
@@ -137,7 +137,7 @@ async def test_what_a_token_stands_for_is_kept_by_the_node(tmp_path: Path) -> No
     desk.gate.close()
 
 
-def test_a_namespace_has_its_own_operations_and_the_nodes() -> None:
+def test_namespace_view_hides_other_servers() -> None:
     other = offer("other", [definition("look", annotations=READS)])
     node = staged(None, hub(), other)
     view = OperationView("single", "crude", CRUDE, namespace="other")
@@ -152,7 +152,7 @@ def test_a_namespace_has_its_own_operations_and_the_nodes() -> None:
 
 
 @pytest.mark.spec("AQ-TOK-5.5-1")
-async def test_a_thousand_tokens_at_once_and_none_for_ever(tmp_path: Path) -> None:
+async def test_thousand_concurrent_tokens_expire(tmp_path: Path) -> None:
     callers = {f"t{number}": f"agent{number}" for number in range(20)}
     node = gated(tmp_path, tokens=callers)
     assert node.gated is not None

@@ -68,7 +68,7 @@ def warm() -> Staged:
     return staged
 
 
-def test_the_second_time_is_short(warm: Staged) -> None:
+def test_second_request_takes_fast_path(warm: Staged) -> None:
     call = call_of(ORDINARY)
     assert warm.stage._fast_path.resolve_operation(call, FIVE)
     assert (call.name, bytes(call.arguments)) == ("hub.get_issue", b'{"owner":"me","number":5}')
@@ -102,7 +102,7 @@ def test_the_second_time_is_short(warm: Staged) -> None:
         b"[]",
     ],
 )
-def test_what_is_out_of_the_ordinary_takes_the_long_way(warm: Staged, body: bytes) -> None:
+def test_unusual_requests_take_slow_path(warm: Staged, body: bytes) -> None:
     call = call_of(body)
     assert not warm.stage._fast_path.resolve_operation(call, FIVE)
     assert (call.name, call.operation_request) == ("mcp_aql_read", None)
@@ -116,7 +116,7 @@ def test_what_is_out_of_the_ordinary_takes_the_long_way(warm: Staged, body: byte
         b'{"number":5,"owner":"\xc3\xa4"}',
     ],
 )
-def test_what_is_a_little_odd_comes_to_the_same_bytes(warm: Staged, params: bytes) -> None:
+def test_fast_path_keeps_argument_bytes(warm: Staged, params: bytes) -> None:
     body = b'{"operation":"hub_get_issue","params":%b}' % params
     short, long = call_of(body), call_of(body)
     assert warm.stage._fast_path.resolve_operation(short, FIVE)
@@ -126,7 +126,7 @@ def test_what_is_a_little_odd_comes_to_the_same_bytes(warm: Staged, params: byte
 
 
 @pytest.mark.spec("AQ-6.2-1")
-def test_another_endpoint_is_another_request(warm: Staged) -> None:
+def test_wrong_endpoint_takes_slow_path(warm: Staged) -> None:
     assert not warm.stage._fast_path.resolve_operation(call_of(ORDINARY, "mcp_aql_delete"), FIVE)
     with pytest.raises(InterlockError, match="mcp_aql_read"):
         warm.stage.resolve_operation(call_of(ORDINARY, "mcp_aql_delete"))
@@ -161,7 +161,7 @@ def odd_call(params: bytes) -> Call:
     ],
     ids=["usual", "asks for more", "says nothing", "unusable"],
 )  # fmt: skip
-def test_an_open_schema_is_no_way_around_names_and_numbers(
+def test_open_schema_still_checks_names_and_numbers(
     params: bytes, short: bool, more: dict[str, Any]
 ) -> None:
     one, other = Staged(PipelineHarness(odds(**more))), Staged(PipelineHarness(odds(**more)))
@@ -173,7 +173,7 @@ def test_an_open_schema_is_no_way_around_names_and_numbers(
     assert taken(one, call) == taken(other, odd_call(params))
 
 
-def test_nothing_is_remembered_that_another_catalog_said() -> None:
+def test_catalog_change_clears_cache() -> None:
     node = Staged(PipelineHarness(hub()))
     assert node.stage.resolve_operation(call_of(ORDINARY)) is GOES_ON
     before = call_of(ORDINARY)
@@ -193,7 +193,7 @@ def test_nothing_is_remembered_that_another_catalog_said() -> None:
     assert "Unknown operation" in taken(node, call_of(ORDINARY))
 
 
-def test_nothing_is_remembered_that_another_config_said() -> None:
+def test_config_change_clears_cache() -> None:
     node = Staged(PipelineHarness(hub()))
     node.stage.resolve_operation(call_of(ORDINARY))
     assert node.stage.resolve_operation(call_of(ORDINARY)) is CHECKED
@@ -215,7 +215,7 @@ class Counting:
     def settled(self, call: Call, outcome: Any, error: Any) -> None: ...
 
 
-def test_whoever_counts_is_asked_every_time() -> None:
+def test_quotas_count_every_request() -> None:
     node = Staged(PipelineHarness(hub()))
     for _ in range(2):
         node.stage.resolve_operation(call_of(ORDINARY))
@@ -227,7 +227,7 @@ def test_whoever_counts_is_asked_every_time() -> None:
     assert node.stage.resolve_operation(call_of(ORDINARY)) is CHECKED
 
 
-def test_callers_share_nothing(warm: Staged) -> None:
+def test_callers_share_no_state(warm: Staged) -> None:
     one, other = call_of(ORDINARY), call_of(ORDINARY)
     other.caller = Caller("somebody else")
     assert warm.stage.resolve_operation(one) is CHECKED
@@ -237,7 +237,7 @@ def test_callers_share_nothing(warm: Staged) -> None:
     assert one.decoded_arguments is not other.decoded_arguments
 
 
-def test_views_take_turns() -> None:
+def test_views_alternate() -> None:
     node = Staged(PipelineHarness(hub()))
     for expected in (GOES_ON, CHECKED, CHECKED):
         for face, endpoint in (
@@ -255,7 +255,7 @@ def test_views_take_turns() -> None:
                 assert isinstance(taken(node, wrong), str)
 
 
-def test_what_does_not_fit_is_refused_alike_every_time() -> None:
+def test_rejects_invalid_arguments_every_time() -> None:
     node = staged()
     good = {"operation": "hub_get_issue", "params": {"owner": "me", "number": 5}}
     bad = {"operation": "hub_get_issue", "params": {"owner": "me", "number": "five"}}
@@ -269,7 +269,7 @@ def test_what_does_not_fit_is_refused_alike_every_time() -> None:
     assert node.sent == [("get_issue", good["params"])] * 2
 
 
-def test_a_rule_that_comes_later_holds_for_what_is_known() -> None:
+def test_new_policy_applies_to_cached_requests() -> None:
     node = staged()
     good = {"operation": "hub_get_issue", "params": {"owner": "me", "number": 5}}
     for _ in range(2):
@@ -306,7 +306,7 @@ REQUESTS = st.fixed_dictionaries(
 
 
 @given(REQUESTS, st.sampled_from([(",", ":"), (", ", ": ")]), st.booleans(), st.booleans())
-def test_both_ways_come_to_the_same(
+def test_fast_and_slow_path_return_same_result(
     request: dict[str, Any], separators: tuple[str, str], escaped: bool, single: bool
 ) -> None:
     body = json.dumps(request, separators=separators, ensure_ascii=escaped)
@@ -392,7 +392,7 @@ def ordinary_call() -> tuple[Staged, Call]:
         b'{"content":[{"type":"text","text":"{}"}],"structuredContent":{"a":1}}',
     ],
 )
-def test_ordinary_results_are_told_the_short_way(raw: bytes) -> None:
+def test_common_results_take_fast_path(raw: bytes) -> None:
     _, call = ordinary_call()
     glance = summarize_result(Raw(raw))
     outcome = Outcome(raw, Era.SESSION, glance)
@@ -401,7 +401,7 @@ def test_ordinary_results_are_told_the_short_way(raw: bytes) -> None:
 
 @pytest.mark.spec("AQ-5.1-1", "AQ-5.1-2")
 @given(RESULTS, st.booleans(), st.booleans(), st.booleans())
-def test_both_ways_tell_the_same(
+def test_fast_and_slow_path_write_same_response(
     result: dict[str, Any], structured: bool, from_stateless: bool, to_stateless: bool
 ) -> None:
     if from_stateless:

@@ -20,7 +20,7 @@ from tests.support.offerings import definition, offer
 
 
 @pytest.mark.parametrize("view", [FIVE, SINGLE, ALL])
-def test_an_operation_becomes_a_call_of_its_tool(view: Any) -> None:
+def test_operation_becomes_call_of_tool(view: Any) -> None:
     node = staged()
     endpoint = "mcp_aql" if view is SINGLE else "mcp_aql_read"
     params = {"owner": "o", "number": 7}
@@ -33,7 +33,7 @@ def test_an_operation_becomes_a_call_of_its_tool(view: Any) -> None:
     assert (entry["name"], entry["outcome"]) == ("hub.get_issue", "ok")
 
 
-def test_bytes_pass_as_they_are_where_nothing_has_another_name() -> None:
+def test_keeps_bytes_without_renamed_parameters() -> None:
     node = staged()
     raw = b'{"operation":"hub_get_issue","params":{"owner" : "\\u00e9",  "number":7 }}'
     call = node.begin("mcp_aql_read", raw)
@@ -42,7 +42,7 @@ def test_bytes_pass_as_they_are_where_nothing_has_another_name() -> None:
 
 @pytest.mark.spec("AQ-OPS-2.2-1", "AQ-OPS-8.1-1")
 @pytest.mark.parametrize("name", ["Hub_Get_Issue", "hub.get_issue", "hub__get_issue", "nothing"])
-def test_an_operation_has_one_name(name: str) -> None:
+def test_rejects_other_spellings_of_operation(name: str) -> None:
     node = staged()
     error = node.error(name, "mcp_aql_read", owner="o", number=1)
     assert error["code"] == "NOT_FOUND_OPERATION"
@@ -50,13 +50,13 @@ def test_an_operation_has_one_name(name: str) -> None:
 
 
 @pytest.mark.spec("AQ-ERR-4.8-1")
-def test_a_typo_is_answered_with_what_was_meant() -> None:
+def test_typo_returns_similar_operation() -> None:
     error = staged().error("hub_get_isue", "mcp_aql_read")
     assert error["details"]["operation"] == "hub_get_isue"
     assert error["details"]["available"][0] == "hub_get_issue"
 
 
-def test_an_operation_of_a_server_that_is_not_there_yet() -> None:
+def test_operation_of_absent_server_names_server_status() -> None:
     node = staged()
     node.stage.get_absent_servers = lambda: {"my-files": "connecting", "broken": "failed"}
     error = node.error("my_files_list_all", "mcp_aql_read")
@@ -69,7 +69,7 @@ def test_an_operation_of_a_server_that_is_not_there_yet() -> None:
     assert error["details"]["available"][0] == "hub_get_issue"
 
 
-def test_who_does_not_see_everything_does_not_learn_what_is_missing() -> None:
+def test_limited_caller_does_not_see_absent_servers() -> None:
     node = staged()
     rule = RuleConfig(name="hub", tools=["hub.*"], then="allow")
     policy = Policy(PolicyConfig(default="deny", rules=[rule]), node.rig.catalog)
@@ -79,7 +79,7 @@ def test_who_does_not_see_everything_does_not_learn_what_is_missing() -> None:
     assert "connecting" not in json.dumps(error)
 
 
-def test_the_name_of_a_tool_leads_to_its_operation() -> None:
+def test_tool_name_suggests_its_operation() -> None:
     error = staged().error("hub.createIssue", "mcp_aql_create")
     assert error["details"]["available"][0] == "hub_create_issue"
 
@@ -114,7 +114,7 @@ def test_every_operation_has_one_endpoint(operation: str, home: str) -> None:
 
 
 @pytest.mark.spec("AQ-3.2-1")
-def test_the_wrong_endpoint_is_told_before_wrong_parameters() -> None:
+def test_reports_wrong_endpoint_before_parameters() -> None:
     error = staged().error("hub_get_issue", "mcp_aql_delete", nonsense=1)
     assert error["code"] == "VALIDATION_ENDPOINT_MISMATCH"
 
@@ -150,14 +150,14 @@ def test_rejects_another_endpoint_after_calls_of_the_right_one() -> None:
         assert len(node.sent) == number
 
 
-def test_all_endpoints_at_once() -> None:
+def test_all_view_accepts_single_and_family_endpoint() -> None:
     node = staged()
     node.begin("mcp_aql", {"operation": "hub_run_report", "params": {}}, view=ALL)
     assert node.error("hub_run_report", "mcp_aql_read", view=ALL)["code"].endswith("MISMATCH")
     assert len(node.sent) == 1
 
 
-def test_a_plain_name_is_none_in_a_view() -> None:
+def test_rejects_tool_name_in_view() -> None:
     node = staged()
     error = node.rig.refused(tool_call("hub.get_issue", {"owner": "o", "number": 1}, view=FIVE))
     assert error.failure is UNKNOWN_TOOL
@@ -165,7 +165,7 @@ def test_a_plain_name_is_none_in_a_view() -> None:
     assert node.sent == []
 
 
-def test_auto_takes_both_names() -> None:
+def test_auto_view_accepts_tools_and_operations() -> None:
     node = staged()
     node.rig.begin(tool_call("hub.get_issue", {"owner": "o", "number": 1}, view=AUTO))
     node.last.answer(**text_result("as it is"))
@@ -179,7 +179,7 @@ def test_auto_takes_both_names() -> None:
     assert node.answered() == {"success": True, "data": []}
 
 
-def test_auto_lists_by_size() -> None:
+def test_auto_view_lists_by_catalog_size() -> None:
     def listed(tokens: int) -> list[str]:
         node = staged(AqlConfig(auto_tokens=tokens))
         call = tool_call(view=AUTO)
@@ -192,7 +192,7 @@ def test_auto_lists_by_size() -> None:
 
 
 @pytest.mark.parametrize("client", [STATELESS])
-def test_the_list_of_a_view_has_endpoints_only(client: Any) -> None:
+def test_view_lists_only_endpoints(client: Any) -> None:
     node = staged()
     for view, names in ((FIVE, list(FIVE.tools)), (SINGLE, ["mcp_aql"])):
         call = tool_call(view=view, client=client)
@@ -205,7 +205,7 @@ def test_the_list_of_a_view_has_endpoints_only(client: Any) -> None:
     assert node.rig.refused(call).failure.name == "invalid_cursor"
 
 
-def test_a_stranger_learns_nothing_of_operations() -> None:
+def test_rejects_unauthenticated_caller_without_details() -> None:
     node = staged(None, tokens={"t": "clerk"})
     arguments: Any
     for arguments in (
@@ -219,7 +219,7 @@ def test_a_stranger_learns_nothing_of_operations() -> None:
         assert node.rig.refused(call).failure.name == "unauthenticated"
 
 
-def test_own_operations_cannot_be_called_like_tools() -> None:
+def test_internal_operations_are_not_callable_as_tools() -> None:
     node = staged()
     for name in ("aql.batch", "aql.preview", "aql.read_modify_write"):
         for view in (None, AUTO):
@@ -229,7 +229,7 @@ def test_own_operations_cannot_be_called_like_tools() -> None:
         assert node.error(name, "mcp_aql_read")["code"] == "NOT_FOUND_OPERATION"
 
 
-def test_what_a_name_means_changes_with_the_catalog() -> None:
+def test_catalog_change_changes_operations() -> None:
     node = staged()
     assert node.error("late_look", "mcp_aql_read")["code"] == "NOT_FOUND_OPERATION"
     late = offer("late", [definition("look", annotations=READS, inputSchema=props())])
@@ -242,7 +242,7 @@ def test_what_a_name_means_changes_with_the_catalog() -> None:
     assert node.error("late_look", "mcp_aql_read")["code"] == "NOT_FOUND_OPERATION"
 
 
-def test_names_of_what_nobody_sees_are_not_suggested() -> None:
+def test_does_not_suggest_invisible_operations() -> None:
     node = staged()
     rule = RuleConfig(name="no", then="deny", tools=["hub.get_issue"])
     node.authorizer.set_policy(Policy(PolicyConfig(default="allow", rules=[rule])))
@@ -250,7 +250,7 @@ def test_names_of_what_nobody_sees_are_not_suggested() -> None:
     assert "hub_get_issue" not in error["details"]["available"]
 
 
-def test_headers_of_an_endpoint_say_nothing_of_the_tool() -> None:
+def test_drops_parameter_headers_of_endpoint() -> None:
     node = staged()
     call = node.begin(
         "mcp_aql_read",
@@ -261,7 +261,7 @@ def test_headers_of_an_endpoint_say_nothing_of_the_tool() -> None:
 
 
 @pytest.mark.spec("AQ-MCP-5.2-1")
-def test_a_progress_token_may_stand_in_the_arguments() -> None:
+def test_reads_progress_token_from_arguments() -> None:
     node = staged()
     asked = {"operation": "hub_list_issues", "_meta": {"progressToken": "inner"}}
     call = node.begin("mcp_aql_read", asked)
@@ -273,7 +273,7 @@ def test_a_progress_token_may_stand_in_the_arguments() -> None:
 
 
 @pytest.mark.spec("AQ-MCP-5.5-1")
-def test_progress_of_the_server_reaches_the_client() -> None:
+def test_passes_progress_to_client() -> None:
     node = staged()
     heard: list[tuple[str, Any]] = []
     node.begin(
@@ -286,7 +286,7 @@ def test_progress_of_the_server_reaches_the_client() -> None:
     assert heard == [("notifications/progress", b'{"progressToken":5,"progress":1}')]
 
 
-def test_a_bug_in_the_book_is_an_answer() -> None:
+def test_catalog_bug_is_internal_error() -> None:
     node = staged()
 
     def broken(*_: Any) -> Any:
@@ -298,14 +298,14 @@ def test_a_bug_in_the_book_is_an_answer() -> None:
     assert "RuntimeError" not in json.dumps(error)
 
 
-def test_an_unknown_tool_is_an_error_of_mcp() -> None:
+def test_unknown_tool_is_mcp_error() -> None:
     node = staged()
     error = node.rig.refused(tool_call("mcp_aql", {}, view=FIVE))
     assert isinstance(error, InterlockError)
     assert error.failure.code == -32602
 
 
-def test_a_question_of_the_server_is_answered_with_the_same_request() -> None:
+def test_client_request_continues_same_operation() -> None:
     node = staged()
     asks = {
         "resultType": "input_required",

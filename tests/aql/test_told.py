@@ -37,7 +37,7 @@ def result_of(node: Staged) -> dict[str, Any]:
 
 
 @pytest.mark.spec("AQ-5.1-3")
-def test_results_of_servers_are_data() -> None:
+def test_returns_server_results_as_data() -> None:
     node = staged()
     for result, data in (
         ({"content": [], "structuredContent": {"a": 1}}, {"a": 1}),
@@ -52,7 +52,7 @@ def test_results_of_servers_are_data() -> None:
 
 
 @pytest.mark.spec("AQ-5.1-3")
-def test_an_image_follows_the_envelope() -> None:
+def test_image_follows_envelope() -> None:
     node = staged()
     look(node)
     node.last.answer(content=[{"type": "text", "text": "a dot"}, IMAGE])
@@ -72,7 +72,7 @@ def test_an_image_follows_the_envelope() -> None:
         (Client(Era.SESSION, "2024-11-05"), False),
     ],
 )
-def test_structured_content_is_for_clients_that_know_it(client: Any, structured: bool) -> None:
+def test_structured_content_depends_on_client_version(client: Any, structured: bool) -> None:
     node = staged()
     look(node, client=client)
     node.last.answer(**text_result("{}"))
@@ -87,7 +87,7 @@ def test_structured_content_is_for_clients_that_know_it(client: Any, structured:
 
 
 @pytest.mark.spec("AQ-OPS-3.4-1")
-def test_a_request_that_names_itself_is_named() -> None:
+def test_returns_request_id_and_duration() -> None:
     node = staged()
     look(node, also={"_request_id": "r-1"})
     node.rig.clock.advance(0.25)
@@ -96,7 +96,7 @@ def test_a_request_that_names_itself_is_named() -> None:
 
 
 @pytest.mark.spec("AQ-FS-2.1-1")
-def test_fields_are_selected() -> None:
+def test_selects_fields() -> None:
     for also in ({"params": {"fields": ["id"]}}, {"_fields": ["id"]}):
         node = staged()
         look(node, also=also)
@@ -117,7 +117,7 @@ def test_keeps_fields_without_a_value(also: Any) -> None:
     assert node.answered()["data"] == [{"id": 1, "due": None}]
 
 
-def test_lists_of_servers_are_shaped_behind_an_underscore() -> None:
+def test_shapes_server_lists_by_underscore_parameters() -> None:
     items = [{"id": n, "state": "open" if n % 2 else "closed"} for n in range(5)]
     node = staged()
     look(node, also={"_filter": {"state": "open"}, "_first": 1})
@@ -141,7 +141,7 @@ def listed(data: Any, **also: Any) -> dict[str, Any]:
 GRAPH = {"entities": [{"id": 1}, {"id": 2}], "relations": [{"from": 1}], "total": 9, "none": []}
 
 
-def test_one_of_several_lists_is_named() -> None:
+def test_items_parameter_selects_list() -> None:
     error = listed(GRAPH, _first=1)["error"]
     assert error["code"] == "VALIDATION_INVALID_STATE"
     assert "returned 3 lists" in error["message"]
@@ -159,7 +159,7 @@ def test_one_of_several_lists_is_named() -> None:
     assert node.sent == []
 
 
-def test_what_stands_beside_a_list_stays() -> None:
+def test_keeps_members_beside_list() -> None:
     data = listed(GRAPH, _items="entities", _first=1, _fields=["id"])["data"]
     assert data["relations"] == GRAPH["relations"]
     assert data["total"] == 9
@@ -170,7 +170,7 @@ def test_what_stands_beside_a_list_stays() -> None:
     assert counted == {"aggregations": {"n": 1}}
 
 
-def test_fields_are_taken_of_the_items_of_a_page() -> None:
+def test_selects_fields_of_page_items() -> None:
     items = [{"id": n, "b": n} for n in range(3)]
     data = listed(items, _first=2, _fields=["id"])["data"]
     assert data["items"] == [{"id": 0}, {"id": 1}]
@@ -178,7 +178,7 @@ def test_fields_are_taken_of_the_items_of_a_page() -> None:
     assert data["edges"][0]["node"] == {"b": 0}
 
 
-def test_fields_that_nothing_has_are_warned_of() -> None:
+def test_warns_of_unknown_fields() -> None:
     [warning] = listed("some prose", _fields=["x"])["warnings"]
     assert warning["code"] == "VALIDATION_UNKNOWN_FIELD_WARNING"
     assert "warnings" not in listed("some prose", _preset="full")
@@ -190,14 +190,14 @@ def test_fields_that_nothing_has_are_warned_of() -> None:
     assert "warnings" not in listed([{"id": 1}, {"b": 3}], _fields=["id", "b"])
 
 
-def test_a_page_that_is_cut_down_says_so() -> None:
+def test_warns_of_shortened_page() -> None:
     answer = listed([{"id": n} for n in range(150)], _first=500)
     assert len(answer["data"]["items"]) == 100
     [warning] = answer["warnings"]
     assert warning["code"] == "VALIDATION_TRUNCATED_WARNING"
 
 
-def test_what_is_slow_or_old_is_warned_of() -> None:
+def test_warns_of_slow_and_deprecated_operations() -> None:
     old = OperationConfig(deprecated="2026-01-01", replacement="hub_search")
     node = staged(AqlConfig(slow_ms=100, operations={"hub.list_*": old}))
     look(node)
@@ -214,7 +214,7 @@ def test_what_is_slow_or_old_is_warned_of() -> None:
 
 @pytest.mark.spec("AQ-MCP-4.1-1")
 @pytest.mark.spec("AQ-MCP-4.2-1")
-def test_failures_are_results_and_by_the_draft_only_internal_ones_are_errors() -> None:
+def test_aql_setting_marks_only_internal_errors() -> None:
     node = staged(AqlConfig(is_error="aql"))
     look(node)
     node.last.answer(**text_result("Not found", isError=True))
@@ -227,7 +227,7 @@ def test_failures_are_results_and_by_the_draft_only_internal_ones_are_errors() -
 
 
 @pytest.mark.spec("AQ-MCP-4.1-2")
-def test_every_failure_is_an_error_of_mcp() -> None:
+def test_mcp_setting_marks_every_failure() -> None:
     node = staged()
     assert node.error("nothing", "mcp_aql_read")["code"] == "NOT_FOUND_OPERATION"
     assert result_of(node)["isError"] is True
@@ -260,7 +260,7 @@ def test_the_stack_trace_of_a_server_is_in_no_response(is_result: bool) -> None:
 
 
 @pytest.mark.spec("AQ-ERR-7.1-1")
-def test_an_internal_error_is_in_the_log_under_its_name(caplog: Any) -> None:
+def test_logs_internal_error_with_correlation_id(caplog: Any) -> None:
     node = staged()
     look(node)
     with caplog.at_level(logging.WARNING, "interlock.aql"):
@@ -281,7 +281,7 @@ def failed(name: str) -> InterlockError:
         b'{"content":[{"type":"text","text":"\xff"}]}',
     ],
 )  # fmt: skip
-def test_a_result_that_is_none(result: bytes) -> None:
+def test_handles_invalid_results(result: bytes) -> None:
     node = staged()
     look(node)
     node.last._settle(Outcome(result, Era.SESSION, summarize_result(Raw(result))), None)
@@ -294,7 +294,7 @@ def test_a_result_that_is_none(result: bytes) -> None:
 
 
 @pytest.mark.spec("AQ-4.7.5-1")
-def test_a_result_that_is_too_large() -> None:
+def test_rejects_too_large_result() -> None:
     node = staged(AqlConfig(limits=AqlLimits(response_bytes=1024 * 1024)))
     look(node)
     node.last.answer(**text_result("x" * 1_100_000))
@@ -304,7 +304,7 @@ def test_a_result_that_is_too_large() -> None:
 
 
 @pytest.mark.spec("AQ-OPS-8.4-1")
-def test_no_failure_shows_a_secret() -> None:
+def test_failures_show_no_secret() -> None:
     secret = "ghp_" + "a1B2" * 8
     node = staged()
     look(node)
@@ -329,7 +329,7 @@ def test_no_failure_shows_a_secret() -> None:
         "invalid_request_state", "unsupported_protocol_version",
     ],
 )  # fmt: skip
-def test_what_is_wrong_with_the_request_is_for_mcp(name: str) -> None:
+def test_passes_protocol_errors(name: str) -> None:
     node = staged()
     look(node)
     node.last.fail(failed(name))
@@ -338,7 +338,7 @@ def test_what_is_wrong_with_the_request_is_for_mcp(name: str) -> None:
     assert error.failure.name == name
 
 
-def test_a_page_to_open_first_passes() -> None:
+def test_passes_url_elicitation_error() -> None:
     node = staged()
     look(node)
     node.last.answer_error(-32042, "Go there first.")
@@ -346,7 +346,7 @@ def test_a_page_to_open_first_passes() -> None:
 
 
 @pytest.mark.parametrize("kind", ["input_required", "task"])
-def test_questions_and_tasks_pass(kind: str) -> None:
+def test_passes_client_requests_and_tasks(kind: str) -> None:
     node = staged()
     call = tool_call("mcp_aql_read", LISTED, view=FIVE, client=STATELESS)
     raw = json.dumps({"resultType": kind, "taskId": "t"}).encode()
@@ -363,7 +363,7 @@ def call_of(node: Staged, call: Any) -> Any:
     return call
 
 
-def test_the_result_of_a_task_is_wrapped() -> None:
+def test_wraps_task_result() -> None:
     node = staged()
     call = tool_call("task", view=FIVE, client=STATELESS)
     call.method, call.upstream = TASKS_GET, "hub"
@@ -381,7 +381,7 @@ def test_the_result_of_a_task_is_wrapped() -> None:
         assert node.stage.write_response(call, same, None) == (same, None)
 
 
-def test_other_verbs_pass() -> None:
+def test_passes_other_methods() -> None:
     node = staged()
     call = tool_call("x", view=FIVE)
     call.method = "resources/read"
@@ -427,7 +427,7 @@ _blocks = st.lists(
         },
     )
 )
-def test_whatever_a_server_answers_is_an_envelope(result: dict[str, Any]) -> None:
+def test_any_server_result_becomes_envelope(result: dict[str, Any]) -> None:
     node = staged()
     look(node)
     node.last.answer(**result)
@@ -440,7 +440,7 @@ def test_whatever_a_server_answers_is_an_envelope(result: dict[str, Any]) -> Non
         assert isinstance(told, InterlockError)
 
 
-async def test_it_works_in_a_loop_too() -> None:
+async def test_writes_response_in_event_loop() -> None:
     node = staged()
     call = tool_call("mcp_aql_read", LISTED, view=FIVE)
     task = asyncio.ensure_future(node.pipeline.run(call))

@@ -31,14 +31,14 @@ def wrong(params: Any, operation: str = "hub_create_issue", **top: Any) -> dict[
     return error
 
 
-def test_parameters_get_the_names_of_the_tool() -> None:
+def test_translates_parameter_names() -> None:
     node = staged()
     create(node, **GOOD, api_key="k")
     assert node.sent == [("createIssue", {"owner": "o", "issueTitle": "t", "apiKey": "k"})]
 
 
 @pytest.mark.spec("AQ-OPS-4.1-1")
-def test_the_spelling_of_the_server_is_an_alias() -> None:
+def test_accepts_server_spelling_as_alias() -> None:
     node = staged()
     create(node, owner="o", issueTitle="t")
     create(node, owner="o", issueTitle="t", issue_title="t")
@@ -49,13 +49,13 @@ def test_the_spelling_of_the_server_is_an_alias() -> None:
     assert error["details"]["param_name"] == "issue_title"
 
 
-def test_aliases_can_be_switched_off() -> None:
+def test_aliases_can_be_turned_off() -> None:
     node = staged(AqlConfig(aliases=False))
     error = node.error("hub_create_issue", owner="o", issueTitle="t")
     assert error["code"] == "VALIDATION_MISSING_PARAM"
 
 
-def test_the_same_request_makes_the_same_bytes() -> None:
+def test_equal_requests_have_equal_bytes() -> None:
     node = staged()
     one = create(node, owner="o", issue_title="t", count=1)
     other = create(node, count=1, issueTitle="t", owner="o")
@@ -63,7 +63,7 @@ def test_the_same_request_makes_the_same_bytes() -> None:
 
 
 @pytest.mark.spec("AQ-GK-6.1-1")
-def test_a_parameter_at_two_levels_counts_once_and_is_told() -> None:
+def test_params_override_top_level_with_warning() -> None:
     node = staged()
     asked = {"operation": "hub_get_issue", "params": {"owner": "a", "number": 1}, "owner": "b"}
     node.begin("mcp_aql_read", asked)
@@ -79,13 +79,13 @@ def test_a_parameter_at_two_levels_counts_once_and_is_told() -> None:
 
 
 @pytest.mark.spec("AQ-GK-6.1-1", "AQ-4.5.3-5")
-def test_an_identifier_cannot_be_smuggled_into_input() -> None:
+def test_rejects_identifier_in_input() -> None:
     error = wrong({"issue_id": "1", "input": {"issue_id": "2", "title": "t"}}, "hub_update_issue")
     assert error["code"] == "VALIDATION_UNKNOWN_FIELD"
     assert error["details"]["unknown_fields"] == ["issue_id"]
 
 
-def test_arguments_that_name_another_operation_are_parameters() -> None:
+def test_operation_in_params_is_parameter() -> None:
     error = wrong({**GOOD, "operation": "hub_delete_repo"})
     assert error["code"] == "VALIDATION_UNKNOWN_PARAM"
     assert error["details"]["unknown_params"] == ["operation"]
@@ -96,7 +96,7 @@ def test_arguments_that_name_another_operation_are_parameters() -> None:
 
 @pytest.mark.spec("AQ-4.6-1")
 @pytest.mark.spec("AQ-4.6.2-2")
-def test_unknown_parameters_are_refused_with_those_there_are() -> None:
+def test_rejects_unknown_parameters_and_lists_valid_names() -> None:
     error = wrong({**GOOD, "force_create": True, "admin_override": True})
     assert error["code"] == "VALIDATION_UNKNOWN_PARAM"
     assert error["details"]["operation"] == "hub_create_issue"
@@ -104,12 +104,12 @@ def test_unknown_parameters_are_refused_with_those_there_are() -> None:
     assert {"owner", "issue_title", "priority"} <= set(error["details"]["valid_params"])
 
 
-def test_the_nearest_is_suggested() -> None:
+def test_suggests_similar_parameter() -> None:
     assert wrong({**GOOD, "prority": 1})["details"]["did_you_mean"] == "priority"
 
 
 @pytest.mark.spec("AQ-4.6.1-1")
-def test_what_begins_with_an_underscore_is_about_the_request() -> None:
+def test_underscore_members_are_not_sent() -> None:
     assert wrong(GOOD, stranger=1)["code"] == "VALIDATION_UNKNOWN_PARAM"
     assert wrong({**GOOD, "stranger": 1})["code"] == "VALIDATION_UNKNOWN_PARAM"
     node = staged()
@@ -138,7 +138,7 @@ def test_what_begins_with_an_underscore_is_about_the_request() -> None:
         ("_first", None),
     ],
 )
-def test_what_begins_with_an_underscore_and_means_nothing_is_refused(
+def test_rejects_unknown_underscore_members(
     name: str, near: str | None, inside: bool
 ) -> None:
     error = wrong({**GOOD, name: True}) if inside else wrong(GOOD, **{name: True})  # type: ignore[arg-type]
@@ -149,14 +149,14 @@ def test_what_begins_with_an_underscore_and_means_nothing_is_refused(
     assert near is None or f"'{near}'" in error["message"]
 
 
-def test_a_misspelt_page_is_not_the_whole_list() -> None:
+def test_suggests_underscore_page_parameters() -> None:
     error = wrong({"_frist": 2}, "hub_list_issues")
     assert error["details"]["did_you_mean"] == "_first"
     assert wrong({"first": 2}, "hub_list_issues")["details"]["did_you_mean"] == "_first"
     assert wrong({"dry_run": True}, "hub_list_issues")["details"]["did_you_mean"] == "_dry_run"
 
 
-def test_a_parameter_of_the_server_that_begins_with_an_underscore_is_named() -> None:
+def test_suggests_renamed_underscore_parameter() -> None:
     schema = props(_secret_mode="string")
     node = staged(None, offer("hub", [definition("make_it", inputSchema=schema)]))
     error = node.error("hub_make_it", _secret_mode="on")
@@ -164,14 +164,14 @@ def test_a_parameter_of_the_server_that_begins_with_an_underscore_is_named() -> 
     assert node.sent == []
 
 
-def test_an_underscore_that_is_written_with_an_escape_is_one() -> None:
+def test_decodes_escaped_underscore() -> None:
     node = staged(None, offer("hub", [definition("run_it", inputSchema={"type": "object"})]))
     raw = b'{"operation":"hub_run_it","params":{"\\u005fdry_run":true}}'
     assert node.ask("mcp_aql_execute", raw)["data"]["dry_run"] is True
     assert node.sent == []
 
 
-def test_values_that_may_be_sent_are_quoted_as_they_are() -> None:
+def test_lists_enum_values_as_json() -> None:
     places = ["New York", "Flat White", 'x"y', 7]
     schema = props(location={"enum": places})
     node = staged(None, offer("hub", [definition("make_it", inputSchema=schema)]))
@@ -183,7 +183,7 @@ def test_values_that_may_be_sent_are_quoted_as_they_are() -> None:
     assert json.loads(f"[{listed}]") == places
 
 
-def test_what_is_missing_is_named_with_its_type_and_meaning() -> None:
+def test_names_missing_parameter_with_type_and_description() -> None:
     error = wrong({"issue_title": "t"})
     assert error["code"] == "VALIDATION_MISSING_PARAM"
     assert error["details"]["param_name"] == "owner"
@@ -192,7 +192,7 @@ def test_what_is_missing_is_named_with_its_type_and_meaning() -> None:
     assert "'owner'" in error["message"]
 
 
-def test_what_was_written_in_place_of_what_is_missing_is_named() -> None:
+def test_suggests_misspelled_missing_parameter() -> None:
     error = wrong({"ownr": "o", "issue_title": "t"})
     assert error["code"] == "VALIDATION_MISSING_PARAM"
     assert error["details"]["given"] == "ownr"
@@ -209,21 +209,21 @@ def test_what_was_written_in_place_of_what_is_missing_is_named() -> None:
         {"issue_id": "1", "title": "t", "input": {"title": "t", "bodyText": "b"}},
     ],
 )
-def test_an_update_takes_the_flat_arguments_of_its_tool(params: Any) -> None:
+def test_update_accepts_flat_parameters(params: Any) -> None:
     node = staged()
     node.begin("mcp_aql_update", {"operation": "hub_update_issue", "params": params})
     assert node.sent == [("update_issue", {"issue_id": "1", "title": "t", "bodyText": "b"})]
 
 
 @pytest.mark.spec("AQ-GK-6.1-1")
-def test_a_field_given_flat_and_in_input_with_two_values_is_refused() -> None:
+def test_rejects_conflicting_flat_and_input_values() -> None:
     error = wrong({"issue_id": "1", "title": "t", "input": {"title": "u"}}, "hub_update_issue")
     assert error["code"] == "VALIDATION_INVALID_TYPE"
     assert error["details"]["actual_type"] == "two values"
 
 
 @pytest.mark.spec("AQ-4.5.3-1")
-def test_an_update_without_changes_is_told_its_shape() -> None:
+def test_update_without_changes_returns_shape() -> None:
     error = wrong({"issue_id": "1"}, "hub_update_issue")
     assert error["code"] == "VALIDATION_MISSING_PARAM"
     assert error["details"]["param_name"] == "input"
@@ -231,7 +231,7 @@ def test_an_update_without_changes_is_told_its_shape() -> None:
     assert "title" in error["details"]["expected_shape"]["input"]
 
 
-def test_mistakes_around_input_are_named() -> None:
+def test_names_mistakes_around_input() -> None:
     error = wrong({"issue_id": "1", "input": {"titel": "t"}}, "hub_update_issue")
     assert error["details"]["did_you_mean"] == "title"
     error = wrong({"issue_id": "1", "input": {"title": "t", "issue_id": "2"}}, "hub_update_issue")
@@ -240,7 +240,7 @@ def test_mistakes_around_input_are_named() -> None:
     assert error["details"]["did_you_mean"] == "issue_id"
 
 
-def test_what_is_missing_deep_inside_is_named_with_its_type() -> None:
+def test_names_missing_nested_field_with_type() -> None:
     inner = props("name", name={"type": "string", "description": "Of a person."}, age="integer")
     people = {"type": "array", "items": inner}
     schema = props(people=people)
@@ -263,7 +263,7 @@ def test_what_is_missing_deep_inside_is_named_with_its_type() -> None:
         ({**GOOD, "priority": 99}, "VALIDATION_OUT_OF_RANGE"),
     ],
 )
-def test_faults_are_told_in_their_order(params: Any, code: str) -> None:
+def test_reports_errors_in_order(params: Any, code: str) -> None:
     assert wrong(params)["code"] == code
 
 
@@ -287,19 +287,19 @@ def test_faults_are_told_in_their_order(params: Any, code: str) -> None:
         ({"issue_title": None}, "VALIDATION_INVALID_TYPE", {"actual_type": "null"}),
     ],
 )
-def test_values_are_told_in_the_names_of_the_caller(params: Any, code: str, details: Any) -> None:
+def test_reports_invalid_values_by_caller_names(params: Any, code: str, details: Any) -> None:
     error = wrong({**GOOD, **params})
     assert error["code"] == code
     assert details.items() <= error["details"].items()
 
 
-def test_values_are_in_no_message() -> None:
+def test_messages_contain_no_values() -> None:
     for params in ({"owner": ["s3cret-value"]}, {"kind": "s3cret-value"}, {"due": "s3cret-value"}):
         assert "s3cret" not in json.dumps(wrong({**GOOD, **params}))
 
 
 @pytest.mark.spec("AQ-4.5.3-3")
-def test_what_stands_deep_inside_is_named_by_its_path() -> None:
+def test_names_nested_values_by_path() -> None:
     node = staged()
     error = node.error("hub_update_issue", issue_id="1", input={"labels": ["a", 7]})
     assert error["code"] == "VALIDATION_INVALID_TYPE"
@@ -321,7 +321,7 @@ def test_rejects_base64_without_padding() -> None:
 # -- UPDATE
 
 
-def test_an_update_is_flattened_for_the_server() -> None:
+def test_flattens_update_for_server() -> None:
     node = staged()
     params = {"issue_id": "1", "input": {"title": "t", "body_text": None}}
     node.begin("mcp_aql_update", {"operation": "hub_update_issue", "params": params})
@@ -342,14 +342,14 @@ def test_an_update_is_flattened_for_the_server() -> None:
         ({"issue_id": "1", "input": {"title": None}}, "VALIDATION_INVALID_TYPE"),
     ],
 )
-def test_an_update_that_is_none(params: Any, code: str) -> None:
+def test_rejects_invalid_updates(params: Any, code: str) -> None:
     assert wrong(params, "hub_update_issue")["code"] == code
 
 
 # -- strange tools
 
 
-def test_an_open_schema_takes_what_it_does_not_name() -> None:
+def test_open_schema_passes_unknown_parameters() -> None:
     schema = {"type": "object", "properties": {"aB": {"type": "string"}}}
     schema["additionalProperties"] = True  # type: ignore[assignment]
     node = staged(None, offer("hub", [definition("look", inputSchema=schema, annotations=READS)]))
@@ -357,7 +357,7 @@ def test_an_open_schema_takes_what_it_does_not_name() -> None:
     assert node.sent == [("look", {"aB": "x", "other": 1})]
 
 
-def test_parameters_that_are_called_like_the_language() -> None:
+def test_passes_parameters_with_reserved_names() -> None:
     schema = props(operation="string", params="string", fields="string", dry_run="string")
     node = staged(None, offer("hub", [definition("make", inputSchema=schema)]))
     params = {"operation": "a", "params": "b", "fields": "c", "dry_run": "d"}
@@ -387,7 +387,7 @@ _asked = st.fixed_dictionaries(
 
 @settings(max_examples=150, deadline=None)
 @given(_asked | _json)
-def test_whatever_is_asked_is_sent_or_answered_in_the_words_of_aql(asked: Any) -> None:
+def test_any_request_is_sent_or_rejected_with_aql_code(asked: Any) -> None:
     node = staged()
     for endpoint, view in (("mcp_aql", SINGLE), ("mcp_aql_read", FIVE)):
         before = len(node.sent)

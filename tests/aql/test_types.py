@@ -14,7 +14,7 @@ def ask() -> Asking:
 
 
 @pytest.mark.spec("AQ-INT-5.3-1", "AQ-9.1-1", "AQ-2.1-1", "AQ-7.3-1")
-def test_the_types_of_the_language(ask: Asking) -> None:
+def test_lists_language_types(ask: Asking) -> None:
     listed = {one["name"]: one for one in ask("types")["types"]}
     for one in listed.values():
         valid(TYPE, one)
@@ -33,7 +33,7 @@ def test_the_types_of_the_language(ask: Asking) -> None:
 
 
 @pytest.mark.spec("AQ-INT-3.5-1")
-def test_types_of_every_kind_have_what_their_kind_has(ask: Asking) -> None:
+def test_each_kind_has_its_members(ask: Asking) -> None:
     kinds = {}
     for line in ask("types")["types"]:
         found = ask("types", name=line["name"])["type"]
@@ -48,7 +48,7 @@ def test_types_of_every_kind_have_what_their_kind_has(ask: Asking) -> None:
 
 
 @pytest.mark.spec("AQ-9.2-1", "AQ-INT-8.1-1")
-def test_every_type_that_is_named_can_be_looked_up() -> None:
+def test_every_named_type_can_be_read() -> None:
     ask = Asking(GITHUB, SLACK, natives=(native("get_note", returns="Note"),))
     named = set()
     for one in ask.operation_catalog.all():
@@ -64,7 +64,7 @@ def test_every_type_that_is_named_can_be_looked_up() -> None:
 
 
 @pytest.mark.spec("AQ-9.2-1")
-def test_what_is_nested_is_drawn_and_has_a_type(ask: Asking) -> None:
+def test_nested_parameters_have_shape_and_type(ask: Asking) -> None:
     found = ask(name="github_create_milestone")["operation"]["parameters"]
     assert 'Shape: {day: string, zone?: "utc"|"local"}' in found[0]["description"]
     assert "Shape: string | integer" in found[1]["description"]
@@ -76,7 +76,7 @@ def test_what_is_nested_is_drawn_and_has_a_type(ask: Asking) -> None:
     assert (union["kind"], union["members"]) == ("union", ["string", "integer"])
 
 
-def test_what_a_tool_gives_has_a_type_where_it_says_so(ask: Asking) -> None:
+def test_output_schema_defines_return_type(ask: Asking) -> None:
     told = ask(name="github_search_code")["operation"]["returns"]
     assert told == {"name": "GithubSearchCodeResult", "kind": "object"}
     kind = ask("types", name="GithubSearchCodeResult")["type"]

@@ -24,7 +24,7 @@ def split(name: str, properties: dict[str, Any]) -> tuple[list[str], list[str]]:
 
 
 @pytest.mark.spec("AQ-4.5-2")
-def test_identifiers_are_known_by_their_names() -> None:
+def test_recognizes_identifiers_by_name() -> None:
     found = only(
         tool(
             "update_issue",
@@ -45,12 +45,12 @@ def test_identifiers_are_known_by_their_names() -> None:
     assert not signature.is_unchanged
 
 
-def test_what_is_optional_is_no_identifier() -> None:
+def test_optional_parameters_are_no_identifiers() -> None:
     assert split("update_user", {"user_id": NEEDED, "name": STRING}) == (["user_id"], ["name"])
 
 
 @pytest.mark.spec("AQ-4.5-2")
-def test_if_nothing_would_be_left_to_change_the_first_names_it() -> None:
+def test_first_parameter_is_identifier_if_all_are_required() -> None:
     assert split("rename_file", {"old_path": NEEDED, "new_path": NEEDED}) == (
         ["old_path"], ["new_path"],
     )  # fmt: skip
@@ -59,12 +59,12 @@ def test_if_nothing_would_be_left_to_change_the_first_names_it() -> None:
     )  # fmt: skip
 
 
-def test_without_anything_required_everything_is_changed() -> None:
+def test_all_optional_parameters_are_changes() -> None:
     assert split("update_settings", {"theme": STRING, "font": STRING}) == ([], ["theme", "font"])
 
 
 @pytest.mark.spec("AQ-4.5-2")
-def test_the_config_knows_identifiers() -> None:
+def test_config_names_identifiers() -> None:
     listed = [tool("set_topic", {"channel": NEEDED, "topicText": NEEDED, "why": STRING})]
     found = operation_catalog(
         offer("s", listed), operations={"s.set_topic": {"identifiers": ["channel", "why"]}}
@@ -74,7 +74,7 @@ def test_the_config_knows_identifiers() -> None:
     assert found.signature.aliases == {"topicText": "topic_text"}
 
 
-def test_a_parameter_that_is_called_input_is_not_beside_input() -> None:
+def test_parameter_named_input_stays_in_input() -> None:
     beside, inside = split("update_x", {"input": NEEDED, "id": NEEDED})
     assert (beside, inside) == (["id"], ["input"])
     assert split("update_x", {"input": NEEDED, "other": STRING}) == ([], ["input", "other"])

@@ -25,13 +25,13 @@ def views(text: str = "") -> Views:
     ],
 )
 @pytest.mark.spec("AQ-EPM-2.1-1")
-def test_a_url_names_endpoints(query: bytes, tools: list[str]) -> None:
+def test_url_selects_endpoints(query: bytes, tools: list[str]) -> None:
     face = views().named(query)
     assert face is not None
     assert list(face.tools) == [f"mcp_aql_{name}" for name in tools]
 
 
-def test_one_endpoint_takes_everything() -> None:
+def test_single_view_has_one_endpoint() -> None:
     face = views("aql: {prefix: home_}").named(b"view=aql-single")
     assert face is not None
     assert face.tools == {"home_mcp_aql": None}
@@ -40,7 +40,7 @@ def test_one_endpoint_takes_everything() -> None:
     assert len(both.tools) == 6
 
 
-def test_no_view_is_the_plain_one_until_the_config_says_otherwise() -> None:
+def test_default_view_is_plain_unless_configured() -> None:
     assert views().named(b"") is None
     assert views().named(b"other=1") is None
     assert views().choose_view("claude-code", "local") is None
@@ -49,7 +49,7 @@ def test_no_view_is_the_plain_one_until_the_config_says_otherwise() -> None:
     assert views("aql: {view: aql}").named(b"view=plain") is PLAIN_VIEW
 
 
-def test_the_first_rule_that_fits_a_client_and_its_caller_counts() -> None:
+def test_first_matching_client_rule_applies() -> None:
     found = views(
         "aql:\n"
         "  view: aql\n"
@@ -70,7 +70,7 @@ def test_the_first_rule_that_fits_a_client_and_its_caller_counts() -> None:
 
 
 @pytest.mark.parametrize("name", ["interlock", "interlock-cli"])
-def test_nodes_and_the_command_line_see_tools(name: str) -> None:
+def test_nodes_and_command_line_get_plain_view(name: str) -> None:
     assert views("aql: {view: aql}").choose_view(name, "local") is None
     asked = views(f"aql: {{clients: [{{clients: [{name}], view: aql}}]}}")
     assert asked.choose_view(name, "local") is not None
@@ -80,7 +80,7 @@ DENIED = "aql: {plain: deny, clients: [{callers: [ci], view: aql-single}]}"
 
 
 @pytest.mark.parametrize("client", ["claude-code", "interlock", "interlock-cli", ""])
-def test_where_the_plain_view_is_denied_nobody_gets_it(client: str) -> None:
+def test_denied_plain_view_is_unavailable(client: str) -> None:
     found = views(DENIED)
     default = found.choose_view(client, "local")
     assert default is not None
@@ -97,7 +97,7 @@ def test_where_the_plain_view_is_denied_nobody_gets_it(client: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["interlock", "interlock-cli"])
-def test_the_command_line_of_this_machine_sees_tools_all_the_same(name: str) -> None:
+def test_local_command_line_gets_plain_view_despite_deny(name: str) -> None:
     found = views(DENIED)
     assert found.local.choose_view(name, "local") is None
     assert found.local.choose_view("claude-code", "local") is not None
@@ -108,12 +108,12 @@ def test_the_command_line_of_this_machine_sees_tools_all_the_same(name: str) -> 
     assert found.named(b"view=plain") is PLAIN_VIEW
 
 
-def test_a_view_that_is_not_there_is_refused_with_those_that_are() -> None:
+def test_rejects_unknown_view_and_lists_views() -> None:
     with pytest.raises(ProtocolError, match="aql-single"):
         views().named(b"view=everything")
 
 
-def test_a_namespace_is_a_view_of_its_own() -> None:
+def test_namespace_is_separate_view() -> None:
     face = views().named(b"view=aql&namespace=github")
     assert face is not None
     assert face.namespace == "github"
@@ -122,7 +122,7 @@ def test_a_namespace_is_a_view_of_its_own() -> None:
 
 
 @given(st.binary(max_size=200))
-def test_whatever_a_url_says_is_a_view_or_refused(query: bytes) -> None:
+def test_any_url_returns_view_or_error(query: bytes) -> None:
     try:
         face = views().named(b"view=" + query)
     except ProtocolError:
@@ -130,13 +130,13 @@ def test_whatever_a_url_says_is_a_view_or_refused(query: bytes) -> None:
     assert face is None or isinstance(face, OperationView)
 
 
-def test_a_url_with_too_much_in_it_is_refused() -> None:
+def test_rejects_too_many_url_parameters() -> None:
     with pytest.raises(ProtocolError):
         views().named(b"&".join([b"a=1"] * 100))
 
 
 @given(st.sampled_from(["aql", "semantic", "crude"]), st.sampled_from(list(Category)), st.text())
-def test_every_operation_belongs_to_exactly_one_endpoint(
+def test_every_operation_belongs_to_one_endpoint(
     view: str, category: Category, name: str
 ) -> None:
     face = views().named(f"view={view}".encode())

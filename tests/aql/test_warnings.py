@@ -33,7 +33,7 @@ WARNING = st.builds(
 
 @pytest.mark.spec("AQ-WRN-3.2-1", "AQ-WRN-6.4-1", "AQ-WRN-2.1-1")
 @given(st.lists(WARNING, max_size=40))
-def test_the_most_important_come_first_once_and_few(warnings: list[AqlWarning]) -> None:
+def test_ranks_by_severity_without_duplicates(warnings: list[AqlWarning]) -> None:
     told = rank_warnings(warnings)
     assert len(told) <= 10
     weights = [SEVERITY_ORDER[one.severity] for one in told]
@@ -47,7 +47,7 @@ def test_the_most_important_come_first_once_and_few(warnings: list[AqlWarning]) 
 
 
 @pytest.mark.spec("AQ-WRN-6.4-1")
-def test_fifteen_are_ten_and_the_same_is_counted() -> None:
+def test_limits_to_ten_and_counts_duplicates() -> None:
     many = [AqlWarning("A_WARNING", f"number {number}") for number in range(15)]
     assert len(rank_warnings(many)) == 10
     [one] = rank_warnings([AqlWarning("A_WARNING", "m", {"x": 1})] * 3)
@@ -59,7 +59,7 @@ def test_fifteen_are_ten_and_the_same_is_counted() -> None:
 
 
 @pytest.mark.spec("AQ-WRN-2.1-1")
-def test_medium_is_not_written_out() -> None:
+def test_omits_default_severity() -> None:
     assert msgspec.to_builtins(AqlWarning("A_WARNING", "m")) == {
         "code": "A_WARNING",
         "message": "m",
@@ -75,7 +75,7 @@ def test_medium_is_not_written_out() -> None:
     ("current", "hard_stop", "severity"),
     [(80, 100, "medium"), (90, 100, "medium"), (91, 100, "high"), (82, None, "high")],
 )
-def test_quotas(current: float, hard_stop: float | None, severity: str) -> None:
+def test_quota_warning_severity(current: float, hard_stop: float | None, severity: str) -> None:
     warning = quota_warning("requests_per_hour", current, 80, 90, hard_stop)
     assert warning.code == "RATE_LIMIT_QUOTA_WARNING"
     assert warning.severity == severity
@@ -86,7 +86,7 @@ def test_quotas(current: float, hard_stop: float | None, severity: str) -> None:
     ("removed", "severity"),
     [(None, "low"), (31 * DAY, "medium"), (30 * DAY, "high"), (-DAY, "high")],
 )
-def test_what_should_no_longer_be_used(removed: float | None, severity: str) -> None:
+def test_deprecation_warning_severity(removed: float | None, severity: str) -> None:
     warning = deprecation_warning(
         "operation", "old", now=1000.0, removed=None if removed is None else 1000.0 + removed,
         removal_date="2027-01-01", replacement="new", since="2026-01-01",
@@ -108,7 +108,7 @@ def test_what_should_no_longer_be_used(removed: float | None, severity: str) -> 
     ("took", "severity"), [(1.0, "low"), (1.9, "low"), (2.0, "medium"), (10.0, "medium"),
                            (10.1, "high")],
 )  # fmt: skip
-def test_what_was_slow(took: float, severity: str) -> None:
+def test_slow_warning_severity(took: float, severity: str) -> None:
     warning = slow_warning("op", took, 1.0, ["use fields"])
     assert warning.code == "PERFORMANCE_SLOW_QUERY_WARNING"
     assert warning.severity == severity
@@ -121,7 +121,7 @@ def test_what_was_slow(took: float, severity: str) -> None:
 
 
 @pytest.mark.spec("AQ-WRN-4-1")
-def test_what_was_shortened() -> None:
+def test_truncated_warning_details() -> None:
     warning = truncated_warning("items", 5_000, 100, 100)
     assert warning.code == "VALIDATION_TRUNCATED_WARNING"
     assert warning.severity == "medium"

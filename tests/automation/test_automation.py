@@ -23,7 +23,7 @@ def config(rule: str, more: str = "") -> Config:
     )
 
 
-def test_the_journal_says_who_took_a_rule_back(tmp_path: Path) -> None:
+def test_journal_names_reverting_operator(tmp_path: Path) -> None:
     async def scene() -> list[str]:
         node = Node(config(RULE), base_dir=tmp_path)
         try:
@@ -49,7 +49,7 @@ def test_the_journal_says_who_took_a_rule_back(tmp_path: Path) -> None:
     assert asyncio.run(scene()) == ["by ada", "by a change of the config"]
 
 
-def test_the_journal_says_when_rules_came_and_went(tmp_path: Path) -> None:
+def test_journal_records_rule_changes(tmp_path: Path) -> None:
     async def scene() -> list[tuple[str, str]]:
         node = Node(config(""), base_dir=tmp_path)
         try:

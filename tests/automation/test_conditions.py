@@ -52,7 +52,7 @@ def holds(cel: str, args: dict[str, Any]) -> bool | None:
 
 @given(HOSTILE, HOSTILE, HOSTILE)
 @example("a", '" || true || "', "b")
-def test_a_text_is_that_text_and_no_other(name: str, value: str, other: str) -> None:
+def test_text_condition_matches_only_that_text(name: str, value: str, other: str) -> None:
     condition = equals_any(name, [value])
     assert holds(condition.cel, {name: value}) is True
     assert holds(condition.cel, {name: other}) is (other == value)
@@ -65,12 +65,12 @@ def test_every_value_equals_itself(value: Any) -> None:
 
 
 @given(HOSTILE)
-def test_nothing_unseen_stands_in_a_condition(value: str) -> None:
+def test_quoted_text_is_printable(value: str) -> None:
     assert quote_text(value).isprintable()
     assert equals_any(value, [value]).description.isprintable()
 
 
-def test_what_is_endless_is_no_value_of_a_condition() -> None:
+def test_rejects_too_large_values() -> None:
     assert not is_usable("x" * 65_536)
     assert not is_usable(["x" * MAX_VALUE_LENGTH])
     assert not is_usable([[[[[1]]]]])
@@ -86,7 +86,7 @@ def test_what_is_endless_is_no_value_of_a_condition() -> None:
     assert holds(equals_any("x", [short]).cel, {"x": short}) is True
 
 
-def test_true_is_not_one() -> None:
+def test_booleans_differ_from_numbers() -> None:
     assert holds(equals_any("x", [True]).cel, {"x": 1}) is False
     assert holds(equals_any("x", [1, 2]).cel, {"x": True}) is False
 
@@ -139,7 +139,7 @@ def test_true_is_not_one() -> None:
         (None, None),
     ],
 )
-def test_only_what_stays_below_a_folder_is_below_it(path: Any, fits: bool | None) -> None:
+def test_folder_condition_matches_only_paths_below(path: Any, fits: bool | None) -> None:
     assert holds(is_below("path", [FolderPattern("/srv/notes/")]).cel, {"path": path}) is fits
     assert (
         holds(
@@ -151,7 +151,7 @@ def test_only_what_stays_below_a_folder_is_below_it(path: Any, fits: bool | None
 
 
 @given(st.lists(st.sampled_from(["..", ".", "a", "", "%2e%2e", "..\\", "srv", "notes"])))
-def test_no_way_out_is_ever_covered(parts: list[str]) -> None:
+def test_folder_condition_never_matches_traversal(parts: list[str]) -> None:
     import posixpath
     from urllib.parse import unquote
 
@@ -161,14 +161,14 @@ def test_no_way_out_is_ever_covered(parts: list[str]) -> None:
         assert f"{resolved}/".startswith("/srv/notes/")
 
 
-def test_dots_of_a_folder_are_dots() -> None:
+def test_dots_of_folder_are_literal() -> None:
     cel = is_below("url", [FolderPattern("https://h.example/a+b/")]).cel
     assert holds(cel, {"url": "https://h.example/a+b/x"}) is True
     assert holds(cel, {"url": "https://hxexample/a+b/x"}) is False
     assert holds(cel, {"url": "https://h.example/aab/x"}) is False
 
 
-def test_letters_and_dots_that_were_seen_may_be_there() -> None:
+def test_folder_condition_allows_observed_characters() -> None:
     cel = is_below(
         "path", [FolderPattern("/srv/", extra_characters="@é", allows_dotfiles=True)]
     ).cel
@@ -178,19 +178,19 @@ def test_letters_and_dots_that_were_seen_may_be_there() -> None:
 
 
 @given(HOSTILE)
-def test_the_same_is_below_a_folder_for_both_readers(rest: str) -> None:
+def test_cel_and_matches_path_agree(rest: str) -> None:
     for one in (FolderPattern("/srv/"), FolderPattern("/srv/", "@é", True)):
         path = f"/srv/{rest}"
         assert holds(is_below("path", [one]).cel, {"path": path}) is one.matches_path(path)
 
 
-def test_whole_numbers_stay_whole() -> None:
+def test_integer_range_rejects_fractions() -> None:
     cel = is_between("n", 1, 5, integers_only=True).cel
     fits = {1: True, 5: True, 2.5: False, 0: False, 6: False}
     assert {one: holds(cel, {"n": one}) for one in fits} == fits
 
 
-def test_what_goes_together() -> None:
+def test_alternatives_combine_conditions() -> None:
     cel = any_of(
         [[equals_any("a", [1]), is_present("b")], [equals_any("a", [2]), is_absent("b")]]
     ).cel
@@ -200,7 +200,7 @@ def test_what_goes_together() -> None:
     assert holds(cel, {"a": 2, "b": 0}) is False
 
 
-def test_numbers_stay_between() -> None:
+def test_range_condition_limits_numbers() -> None:
     cel = is_between("n", 0, 500).cel
     fits = {0: True, 500: True, 499.5: True, 500.5: False, -1: False, 10**30: None, True: None}
     assert {one: holds(cel, {"n": one}) for one in fits} == fits
@@ -208,7 +208,7 @@ def test_numbers_stay_between() -> None:
     assert holds(cel, {}) is False
 
 
-def test_what_may_be_left_out_must_fit_where_it_is_not() -> None:
+def test_optional_argument_must_match_if_present() -> None:
     for piece in (
         equals_any("x", [1], optional=True),
         is_between("x", 0, 5, optional=True),
@@ -219,7 +219,7 @@ def test_what_may_be_left_out_must_fit_where_it_is_not() -> None:
         assert "if present" in piece.description
 
 
-def test_other_arguments_are_not_there() -> None:
+def test_has_only_rejects_other_arguments() -> None:
     cel = has_only(["a", 'b"']).cel
     assert holds(cel, {"a": 1, 'b"': 2}) is True
     assert holds(cel, {"a": 1, "force": True}) is False
@@ -227,7 +227,7 @@ def test_other_arguments_are_not_there() -> None:
     assert holds(has_only([]).cel, {"a": 1}) is False
 
 
-def test_pieces_are_joined_as_they_are() -> None:
+def test_join_parts_combines_conditions() -> None:
     pieces = [equals_any("a", [1], optional=True), equals_any("b", [2]), has_only(["a", "b"])]
     cel = join_parts(pieces) or ""
     assert holds(cel, {"b": 2}) is True

@@ -10,7 +10,7 @@ from interlock.core.config.problems import ConfigError
 
 
 @pytest.mark.parametrize("decisions", [2, 1, 0, -1])
-def test_no_rule_is_made_of_less_than_three_decisions(decisions: int) -> None:
+def test_rejects_less_than_three_decisions(decisions: int) -> None:
     with pytest.raises(ConfigError, match=r"automation\.decisions"):
         parse_config(f"automation: {{decisions: {decisions}}}\n")
     config = parse_config("automation: {decisions: 3}\n")
@@ -25,7 +25,7 @@ def test_no_rule_is_made_of_less_than_three_decisions(decisions: int) -> None:
         ("2", "1:14: automation.agreement: this must be at most 1; write 1 or less"),
     ],
 )
-def test_an_agreement_is_a_share_of_at_least_half(agreement: str, said: str) -> None:
+def test_rejects_agreement_outside_of_range(agreement: str, said: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_config(f"automation: {{agreement: {agreement}}}")
     assert said in str(caught.value)

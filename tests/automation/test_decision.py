@@ -62,7 +62,7 @@ def approval(**fields: Any) -> Approval:
     return Approval(**made)
 
 
-def test_a_humans_yes() -> None:
+def test_records_approval() -> None:
     decision = approval()
     assert is_decision(decision)
     found = make_decision(decision, 7.0)
@@ -76,7 +76,7 @@ def test_a_humans_yes() -> None:
     assert b"hunter2" not in found.arguments
 
 
-def test_a_proposal_says_so() -> None:
+def test_records_proposal_source() -> None:
     decision = approval(proposal=ProposedCall("room", "e1", "robot"), rule="proposal")
     assert is_decision(decision)
     found = make_decision(decision, 7.0)
@@ -84,7 +84,7 @@ def test_a_proposal_says_so() -> None:
 
 
 @pytest.mark.parametrize("proof", ["operator", "passkey", "local"])
-def test_a_humans_no(proof: str) -> None:
+def test_records_rejection(proof: str) -> None:
     decision = approval(state="refused", proof=proof)
     assert is_decision(decision)
     found = make_decision(decision, 7.0)
@@ -115,11 +115,11 @@ def test_a_humans_no(proof: str) -> None:
         {"shown": b"null"},
     ],
 )
-def test_what_is_no_decision_to_learn_from(fields: dict[str, Any]) -> None:
+def test_ignores_other_outcomes(fields: dict[str, Any]) -> None:
     assert not is_decision(approval(**fields))
 
 
-def test_long_texts_are_left_out_and_known_to_be() -> None:
+def test_long_texts_are_hidden() -> None:
     found = json.loads(
         encode_arguments(encode_canonical({"path": "/a", "content": "x" * (MAX_TEXT_LENGTH + 1)}))
     )
@@ -141,7 +141,7 @@ def test_long_texts_are_left_out_and_known_to_be() -> None:
         {"password=hunter2-hunter2": 1},
     ],
 )
-def test_secrets_within_texts_are_not_kept(arguments: dict[str, Any]) -> None:
+def test_masks_secrets_in_texts(arguments: dict[str, Any]) -> None:
     found = encode_arguments(encode_canonical(arguments))
     assert b"hunter2" not in found
     assert is_hidden(json.loads(found))
@@ -149,12 +149,12 @@ def test_secrets_within_texts_are_not_kept(arguments: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("begun", ["${a ", "eyJaaaaaaaa-"])
-def test_a_text_that_would_take_long_to_look_through_is_not_looked_through(begun: str) -> None:
+def test_masks_texts_that_cost_too_much_work(begun: str) -> None:
     assert mask_secrets({"text": begun * 5_000}) == {"text": MASK}
     assert mask_secrets({"text": begun * 9}) == {"text": begun * 9}
 
 
-def test_of_a_long_text_is_kept_whether_it_was_prose() -> None:
+def test_remembers_whether_long_text_was_prose() -> None:
     prose, other = "We met some people. " * 99, "ls /tmp; " * 199
     found = json.loads(encode_arguments(encode_canonical({"prose": prose, "other": other})))
     assert is_long_text(found["prose"])
@@ -167,7 +167,7 @@ def test_of_a_long_text_is_kept_whether_it_was_prose() -> None:
     assert not is_long_text(forged)
 
 
-def test_the_longest_goes_first() -> None:
+def test_hides_longest_texts_first() -> None:
     many = {f"k{one}": "x" * (300 + one) for one in range(60)} | {"path": "/a"}
     found = json.loads(encode_arguments(encode_canonical(many)))
     assert found["path"] == "/a"
@@ -175,7 +175,7 @@ def test_the_longest_goes_first() -> None:
     assert is_hidden(found["k59"])
 
 
-def test_whether_two_are_the_same_can_still_be_seen() -> None:
+def test_equal_long_texts_stay_equal() -> None:
     one, other = ({"content": text * 2_000} for text in "ab")
     assert (
         encode_arguments(encode_canonical(one))
@@ -184,7 +184,7 @@ def test_whether_two_are_the_same_can_still_be_seen() -> None:
     )
 
 
-def test_too_many_arguments_are_not_kept_at_all() -> None:
+def test_hides_too_many_arguments() -> None:
     assert is_hidden(
         json.loads(encode_arguments(encode_canonical({str(one): one for one in range(9_999)})))
     )
@@ -204,7 +204,7 @@ MANY: dict[str, Callable[[Any], Any]] = {
 @example({"TOKEN": 0, "x": "y" * 190}, "itself")
 @example({"TOKEN": 0, "x": "y" * 190}, "list")
 @example({"TOKEN": 0, "x": "y" * 190}, "object")
-def test_never_more_than_so_much(value: Any, form: str) -> None:
+def test_limits_stored_arguments(value: Any, form: str) -> None:
     whole = MANY[form](value)
     found = encode_arguments(encode_canonical(whole))
     assert len(found) <= MAX_ARGUMENT_BYTES

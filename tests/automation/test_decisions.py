@@ -50,7 +50,7 @@ def store(path: Path, clock: ManualClock) -> Iterator[DecisionStore]:
     one.close()
 
 
-def test_what_is_kept_is_there_again(path: Path, store: DecisionStore, clock: ManualClock) -> None:
+def test_stores_decisions_privately(path: Path, store: DecisionStore, clock: ManualClock) -> None:
     made = decisions(notes(3))
     for one in reversed(made):
         store.write(lambda one=one: one)
@@ -62,12 +62,12 @@ def test_what_is_kept_is_there_again(path: Path, store: DecisionStore, clock: Ma
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
 
-def test_nothing_is_made_by_looking(path: Path, store: DecisionStore) -> None:
+def test_reading_creates_no_file(path: Path, store: DecisionStore) -> None:
     assert store.history() == []
     assert not path.exists()
 
 
-def test_an_approval_is_kept_once(store: DecisionStore) -> None:
+def test_stores_approval_once(store: DecisionStore) -> None:
     one = decision(notes(1)[0], approval="same")
     store.write(lambda one=one: one)
     store.write(lambda: decision(notes(1)[0], "refuse", approval="same"))
@@ -75,7 +75,7 @@ def test_an_approval_is_kept_once(store: DecisionStore) -> None:
     assert store.history() == [one]
 
 
-def test_two_nodes_share_a_file(path: Path, store: DecisionStore, clock: ManualClock) -> None:
+def test_two_nodes_share_file(path: Path, store: DecisionStore, clock: ManualClock) -> None:
     other = opened(path, clock)
     made = decisions(notes(4))
     for number, one in enumerate(made):
@@ -85,7 +85,7 @@ def test_two_nodes_share_a_file(path: Path, store: DecisionStore, clock: ManualC
     assert other.history() == made
 
 
-def test_what_is_too_old_or_too_much_goes(
+def test_removes_old_and_excess_decisions(
     path: Path, store: DecisionStore, clock: ManualClock
 ) -> None:
     made = decisions(notes(120))
@@ -109,7 +109,7 @@ def test_what_is_too_old_or_too_much_goes(
     assert later.history() == []
 
 
-def test_without_a_file_it_lasts_as_long_as_the_node(clock: ManualClock) -> None:
+def test_keeps_decisions_in_memory_without_file(clock: ManualClock) -> None:
     written = threading.Event()
 
     def deliver(what: Callable[[], None]) -> None:
@@ -124,7 +124,7 @@ def test_without_a_file_it_lasts_as_long_as_the_node(clock: ManualClock) -> None
     store.close()
 
 
-def test_what_cannot_be_written_is_told_to_the_log_alone(
+def test_write_failure_is_only_logged(
     path: Path, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     path.parent.mkdir(mode=0o700)
@@ -139,7 +139,7 @@ def test_what_cannot_be_written_is_told_to_the_log_alone(
     assert trouble.value.failure is UNRECORDABLE
 
 
-def test_another_programs_file_is_left_alone(path: Path, clock: ManualClock) -> None:
+def test_rejects_foreign_database(path: Path, clock: ManualClock) -> None:
     path.parent.mkdir(mode=0o700)
     with closing(sqlite3.connect(path)) as file, file:
         file.execute("CREATE TABLE other (x)")
@@ -152,7 +152,7 @@ def test_another_programs_file_is_left_alone(path: Path, clock: ManualClock) -> 
     assert path.read_bytes() == before
 
 
-def test_one_that_cannot_be_read_hides_no_other(
+def test_skips_unreadable_decision(
     path: Path, store: DecisionStore, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     made = decisions(notes(2))
@@ -183,7 +183,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_what_was_told_outlives_the_process(path: Path, clock: ManualClock) -> None:
+def test_written_decision_survives_kill(path: Path, clock: ManualClock) -> None:
     root = Path(__file__).parents[2]
     ended = subprocess.run(
         [sys.executable, "-c", _WRITES_AND_DIES, str(path)],
@@ -205,7 +205,7 @@ def no(id: str, **changes: Any) -> Dismissal:
     return Dismissal(**{"id": id, "rule": rule, "by": "ada", "time": NOW, "agreed": 6, **changes})
 
 
-def test_what_nobody_wants_is_kept(path: Path, clock: ManualClock, store: DecisionStore) -> None:
+def test_stores_and_restores_dismissals(path: Path, clock: ManualClock, store: DecisionStore) -> None:
     # A file that was made before there was any such thing.
     store.write(lambda: decision(notes(1)[0]))
     assert store.read_dismissals() == []
@@ -219,7 +219,7 @@ def test_what_nobody_wants_is_kept(path: Path, clock: ManualClock, store: Decisi
     again.close()
 
 
-def test_what_cannot_be_read_is_told(
+def test_skips_unreadable_dismissal(
     path: Path, store: DecisionStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert store.read_dismissals() == []

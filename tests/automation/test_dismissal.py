@@ -24,7 +24,7 @@ def only(history: list[HumanDecision], *no: Dismissal) -> Suggestion:
     return found
 
 
-def test_it_says_by_what_it_is_dismissed() -> None:
+def test_suggestion_names_its_dismissal() -> None:
     found = only(PAST)
     assert found.dismissed is None
     no = dismissed(found)
@@ -34,7 +34,7 @@ def test_it_says_by_what_it_is_dismissed() -> None:
     assert only(PAST, dismissed(found, rule=refuses)).dismissed is None
 
 
-def test_it_comes_back_when_as_much_was_decided_anew() -> None:
+def test_suggestion_returns_after_as_many_new_decisions() -> None:
     no = dismissed(only(PAST))
     nine, ten = (PAST + decisions(notes(n)) for n in (9, 10))
     assert min(one.time for one in nine[len(PAST) :]) > LATER
@@ -46,7 +46,7 @@ def test_it_comes_back_when_as_much_was_decided_anew() -> None:
     assert only(PAST + decisions(notes(SETTINGS.decisions)), few).dismissed is None
 
 
-def test_so_are_others_for_most_of_the_same_decisions() -> None:
+def test_dismissal_covers_similar_suggestions() -> None:
     found = only(PAST)
     assert only(PAST, dismissed(found, id="another")).dismissed is not None
     elsewhere = [{"path": f"/opt/x/{n}.md", "content": f"This is the text {n}."} for n in range(9)]

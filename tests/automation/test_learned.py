@@ -69,7 +69,7 @@ class Desk:
 NOTE = {"path": "/srv/notes/a.md", "content": "x"}
 
 
-def test_what_fits_is_allowed_and_written_down() -> None:
+def test_allows_matching_call_and_journals() -> None:
     desk = Desk(rule())
     found = desk(NOTE)
     assert found.action is PolicyAction.ALLOW
@@ -80,7 +80,7 @@ def test_what_fits_is_allowed_and_written_down() -> None:
     assert desk.journal.entries == [("learned", "notes", "allow", "s.write of agent")]
 
 
-def test_what_does_not_fit_waits_as_before() -> None:
+def test_other_calls_need_confirmation() -> None:
     desk = Desk(rule(callers=["agent"]))
     assert desk({"path": "/etc/passwd"}) is CONFIRM
     assert desk({"path": "/srv/notes/../../etc/passwd"}) is CONFIRM
@@ -93,12 +93,12 @@ def test_what_does_not_fit_waits_as_before() -> None:
 @pytest.mark.parametrize(
     "made", [VERIFY, make_decision(PolicyAction.ALLOW, "x"), make_decision(PolicyAction.DENY, "x")]
 )
-def test_only_a_confirmation_is_answered(made: Decision) -> None:
+def test_applies_only_to_confirmation(made: Decision) -> None:
     assert Desk(rule())(NOTE, made) is made
 
 
 @pytest.mark.parametrize("effect", ["irreversible", ""])
-def test_what_cannot_be_undone_waits_unless_the_rule_says_so(effect: str) -> None:
+def test_irreversible_call_needs_rule_for_irreversible(effect: str) -> None:
     assert Desk(rule())(NOTE, effect=effect) is CONFIRM
     assert Desk(rule(irreversible=True))(NOTE, effect=effect).action is PolicyAction.ALLOW
 
@@ -115,7 +115,7 @@ def test_what_cannot_be_undone_waits_unless_the_rule_says_so(effect: str) -> Non
         {"method": "resources/read"},
     ],
 )
-def test_calls_that_no_rule_answers(fields: dict[str, Any]) -> None:
+def test_ignores_calls_of_other_kinds(fields: dict[str, Any]) -> None:
     assert Desk(rule(when=None))(NOTE, **fields) is CONFIRM
 
 
@@ -130,12 +130,12 @@ def test_calls_that_no_rule_answers(fields: dict[str, Any]) -> None:
     ],
 )
 @pytest.mark.parametrize("when", [BELOW, None])
-def test_what_can_be_read_in_two_ways_is_for_a_human(arguments: bytes, when: str | None) -> None:
+def test_ambiguous_arguments_need_confirmation(arguments: bytes, when: str | None) -> None:
     assert Desk(rule(when=when))(arguments) is CONFIRM
     assert Desk(rule(when=when, then="deny"))(arguments) is CONFIRM
 
 
-def test_an_argument_that_the_rule_does_not_speak_of_waits() -> None:
+def test_unmentioned_argument_needs_confirmation() -> None:
     desk = Desk(rule())
     assert desk({**NOTE, "force": True}) is CONFIRM
     assert desk({"path": "/srv/notes/a.md"}).action is PolicyAction.ALLOW
@@ -156,7 +156,7 @@ def test_an_argument_that_the_rule_does_not_speak_of_waits() -> None:
 
 
 @pytest.mark.parametrize("key", ["dev.interlock/context", "dev.interlock/driver"])
-def test_what_a_contract_is_called_with_beside_its_arguments_is_for_a_human(key: str) -> None:
+def test_contract_context_needs_confirmation(key: str) -> None:
     given = {key: Raw(b'"blue"')}
     [contract] = read_contract_offering(
         CONTRACTS, None, [definition("s.write")], {"s.write": EffectLevel.MUTATING}
@@ -175,7 +175,7 @@ def test_what_a_contract_is_called_with_beside_its_arguments_is_for_a_human(key:
     assert error.value.failure is DENIED
 
 
-def test_what_is_a_secret_by_its_name_is_never_open() -> None:
+def test_secret_argument_is_never_open() -> None:
     assert Desk(rule(open=["content", "token"]))({**NOTE, "token": "x"}) is CONFIRM
 
 
@@ -189,7 +189,7 @@ def test_what_is_a_secret_by_its_name_is_never_open() -> None:
         "https://ada:hunter2@h.example/",
     ],
 )
-def test_what_would_be_masked_waits_wherever_it_stands(secret: str) -> None:
+def test_masked_value_needs_confirmation(secret: str) -> None:
     desk = Desk(rule())
     assert desk({**NOTE, "content": secret}) is CONFIRM
     assert desk({**NOTE, "path": f"/srv/notes/{secret}"}) is CONFIRM
@@ -212,18 +212,18 @@ def test_what_would_be_masked_waits_wherever_it_stands(secret: str) -> None:
     ],
     ids=["long", "digits", "huge", "endless"],
 )
-def test_what_no_human_can_be_shown_is_let_through_by_no_rule(arguments: bytes) -> None:
+def test_unshowable_number_needs_confirmation(arguments: bytes) -> None:
     for when in (None, "args.n > 0.5"):
         assert Desk(rule(when=when, open=["path", "content"]))(arguments) is CONFIRM
     assert Desk(rule(when="args.n > 0.5"))(b'{"n":1.25}').action is PolicyAction.ALLOW
 
 
-def test_what_is_denied_is_denied_with_whatever_else() -> None:
+def test_deny_rule_ignores_other_arguments() -> None:
     with pytest.raises(InterlockError):
         Desk(rule(then="deny", open=[]))({**NOTE, "force": True})
 
 
-def test_what_is_denied_says_by_which_rule() -> None:
+def test_denial_names_rule_and_reason() -> None:
     desk = Desk(rule(then="deny", reason="Never there."))
     with pytest.raises(InterlockError) as refused:
         desk(NOTE)
@@ -233,7 +233,7 @@ def test_what_is_denied_says_by_which_rule() -> None:
     assert desk.journal.entries == [("learned", "notes", "deny", "s.write of agent")]
 
 
-def test_the_most_restrictive_rule_wins() -> None:
+def test_strictest_rule_wins() -> None:
     deny = rule(name="no", then="deny", when='args.content == "x"')
     for rules in ([rule(), deny], [deny, rule()]):
         with pytest.raises(InterlockError):
@@ -243,7 +243,7 @@ def test_the_most_restrictive_rule_wins() -> None:
         assert Desk(*rules)({"path": "/srv/notes/a"}) is CONFIRM
 
 
-def test_a_proposal_is_told_apart_in_the_journal() -> None:
+def test_journal_names_proposal() -> None:
     desk = Desk(rule())
     desk(NOTE, proposal=ProposedCall("room", "e1", "robot"))
     [(*_, detail)] = desk.journal.entries
@@ -269,7 +269,7 @@ def permitted(
     return made
 
 
-def test_a_rule_lifts_a_confirmation_and_no_verification() -> None:
+def test_rule_replaces_confirmation_but_not_verification() -> None:
     free = permitted(WRITES, learned=[rule()])
     free.begin(tool_call("s.write", NOTE))
     assert len(free.upstreams["s"].started) == 1
@@ -280,7 +280,7 @@ def test_a_rule_lifts_a_confirmation_and_no_verification() -> None:
         assert held.upstreams["s"].started == []
 
 
-def test_a_rule_lifts_no_denial() -> None:
+def test_rule_does_not_replace_denial() -> None:
     held = permitted(
         WRITES, RuleConfig(name="no", tools=["s.*"], then="deny"), learned=[rule(when=None)]
     )
@@ -305,7 +305,7 @@ class Kept:
 
 
 @pytest.mark.spec("MX-2.1-2")
-async def test_from_decisions_to_a_rule_that_answers(tmp_path: Path) -> None:
+async def test_decisions_become_active_rule(tmp_path: Path) -> None:
     """A real gate, a human's signatures, and the rule that they lead to; and back again."""
 
     gated = Gated(tmp_path, writing(), rules=[WRITES])
@@ -344,7 +344,7 @@ def note(path: str, **more: Any) -> Call:
     return tool_call("s.write", {"path": path, "content": "x", **more})
 
 
-async def test_only_what_humans_decided_is_kept(tmp_path: Path) -> None:
+async def test_records_only_human_decisions(tmp_path: Path) -> None:
     gated = Gated(tmp_path, writing(), rules=[WRITES])
     kept = Kept()
     watching = DecisionRecorder(kept, lambda: gated.wall)

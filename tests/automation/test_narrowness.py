@@ -85,22 +85,22 @@ def rules(history: list[HumanDecision]) -> list[LearnedRule]:
     ],
     ids=lambda many: str(many[0])[:40],
 )
-def test_what_cannot_be_described_becomes_no_rule(arguments: list[dict[str, Any]]) -> None:
+def test_indescribable_arguments_give_no_rule(arguments: list[dict[str, Any]]) -> None:
     assert rules(decisions(arguments)) == []
 
 
-def test_what_is_a_secret_by_its_name_becomes_no_rule_even_where_it_was_kept() -> None:
+def test_secret_argument_names_give_no_rule() -> None:
     assert rules([replace(decision(), arguments=b'{"key":"color"}') for _ in MANY]) == []
 
 
-def test_so_few_names_are_named() -> None:
+def test_few_values_are_listed() -> None:
     [rule] = rules(decisions({"path": f"note-{one % 5}.md"} for one in MANY))
     assert covers(rule, {"path": "note-0.md"})
     for other in ("note-5.md", "/etc/passwd", "../note-0.md"):
         assert covers(rule, {"path": other}) is False
 
 
-def test_a_text_in_words_is_open_by_its_name() -> None:
+def test_prose_argument_is_open() -> None:
     [rule] = rules(decisions({"message": f"{one} people came today."} for one in MANY))
     assert rule.open == ["message"]
     assert covers(rule, {"message": "anything at all; $(id)"})
@@ -121,7 +121,7 @@ SECRETS = [
 
 
 @pytest.mark.parametrize("secret", SECRETS)
-def test_refusals_of_what_is_masked_are_exceptions(secret: str) -> None:
+def test_rejections_of_masked_values_are_exceptions(secret: str) -> None:
     """Whether a rule covers them cannot be said, and that is no reason to forget them."""
     said = decisions({"content": f"We met {one} people today."} for one in range(36))
     [rule] = rules(said)
@@ -142,7 +142,7 @@ def test_refusals_of_what_is_masked_are_exceptions(secret: str) -> None:
     assert [one.open for one in rules(said + elsewhere)] == [["content"]]
 
 
-def test_approvals_of_what_is_masked_are_told_and_not_counted() -> None:
+def test_approvals_of_masked_values_are_not_counted() -> None:
     said = decisions({"content": f"We met {one} people today."} for one in range(36))
     [found] = suggest([*said, *decisions([{"content": SECRETS[0]}] * 2)], SETTINGS)
     assert (found.evidence.agreed, found.evidence.decided) == (36, 36)
@@ -197,7 +197,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_only_plain_names_are_below_a_folder(folder: str) -> None:
+def test_folder_rule_covers_only_plain_names(folder: str) -> None:
     [rule] = rules(decisions({"path": f"{folder}{one}.md"} for one in MANY))
     assert covers(rule, {"path": f"{folder}new/er_-1.tar.gz"})
     assert [one for one in HOSTILE if covers(rule, {"path": folder + one}) is not False] == []
@@ -205,7 +205,7 @@ def test_only_plain_names_are_below_a_folder(folder: str) -> None:
     assert covers(rule, {"path": f" {folder}a"}) is False
 
 
-def test_letters_that_were_seen_often_may_be_there_again() -> None:
+def test_folder_rule_allows_frequent_characters() -> None:
     [rule] = rules(decisions({"path": f"/srv/a/.x/é@{one}"} for one in MANY))
     assert covers(rule, {"path": "/srv/a/.x/éé@"})
     assert covers(rule, {"path": "/srv/a/.x/.y"}) is False
@@ -216,7 +216,7 @@ def test_letters_that_were_seen_often_may_be_there_again() -> None:
 
 
 @given(st.sampled_from(FOLDERS), st.text(max_size=12) | st.sampled_from(HOSTILE))
-def test_what_looks_like_a_path_is_plain(folder: str, rest: str) -> None:
+def test_read_path_returns_only_plain_paths(folder: str, rest: str) -> None:
     path = read_path(folder + rest)
     if path is not None:
         assert path.prefix + "/".join(path.names) == folder + rest
@@ -228,7 +228,7 @@ def test_what_looks_like_a_path_is_plain(folder: str, rest: str) -> None:
 # -- what goes together
 
 
-def test_only_what_was_seen_together_goes_together() -> None:
+def test_combines_only_values_seen_together() -> None:
     history = decisions({"src": f"/srv/prod/{one}", "dst": f"/backup/{one}"} for one in MANY)
     history += decisions({"src": f"/home/a/{one}", "dst": f"/public/www/{one}"} for one in MANY)
     [rule] = rules(history)
@@ -238,14 +238,14 @@ def test_only_what_was_seen_together_goes_together() -> None:
     assert covers(rule, {"src": "/home/a/x", "dst": "/backup/x"}) is False
 
 
-def test_each_with_each_is_said_simply() -> None:
+def test_independent_values_are_described_simply() -> None:
     history = decisions({"env": "a" if one % 2 else "b", "n": one % 4 // 2} for one in range(40))
     [found] = suggest(history, SETTINGS)
     assert "either" not in found.description
     assert '"env" is one of "a", "b", and "n" is one of 0, 1' in found.description
 
 
-def test_a_switch_goes_with_what_it_was_seen_with() -> None:
+def test_flag_applies_only_with_observed_values() -> None:
     history = decisions({"path": f"/srv/a/{one}", "force": True} for one in MANY)
     history += decisions({"path": f"/srv/b/{one}"} for one in MANY)
     [rule] = rules(history)
@@ -255,7 +255,7 @@ def test_a_switch_goes_with_what_it_was_seen_with() -> None:
     assert covers(rule, {"path": "/srv/a/x"}) is False
 
 
-def test_numbers_go_with_what_they_were_seen_with() -> None:
+def test_range_applies_only_with_observed_values() -> None:
     history = decisions({"to_env": "test", "n": 1_000 + one} for one in MANY)
     history += decisions({"to_env": "prod", "n": one} for one in MANY)
     [rule] = rules(history)
@@ -264,7 +264,7 @@ def test_numbers_go_with_what_they_were_seen_with() -> None:
     assert covers(rule, {"to_env": "prod", "n": 1_010}) is False
 
 
-def test_folders_beside_each_other_do_not_open_what_is_above_them() -> None:
+def test_sibling_folders_do_not_open_parent() -> None:
     """Two homes say nothing about a third."""
     [rule] = rules(decisions({"path": f"/home/{'ab'[one % 2]}/notes/{one}.md"} for one in MANY))
     assert covers(rule, {"path": "/home/a/notes/new.md"})
@@ -273,12 +273,12 @@ def test_folders_beside_each_other_do_not_open_what_is_above_them() -> None:
         assert covers(rule, {"path": other}) is False
 
 
-def test_more_folders_than_a_human_would_name_are_said_by_the_one_above_them() -> None:
+def test_many_folders_are_described_by_parent() -> None:
     [rule] = rules(decisions({"path": f"/srv/{one % 8}/{one}.md"} for one in range(40)))
     assert covers(rule, {"path": "/srv/9/new.md"})
 
 
-def test_nobody_gets_the_folders_that_only_another_was_seen_with() -> None:
+def test_folders_of_other_caller_are_not_shared() -> None:
     many = [decision({"path": f"/srv/{one % 8}/{one}.md"}, caller="robot") for one in range(40)]
     few = [decision({"path": f"/srv/{'ab'[one % 2]}/{one}.md"}) for one in range(40)]
     found = rules([*many, *few])
@@ -292,7 +292,7 @@ def test_nobody_gets_the_folders_that_only_another_was_seen_with() -> None:
 
 
 @pytest.mark.parametrize("odd", [[10**6], [10**6] * 3, [-(10**6)], [4e5, 10**6]])
-def test_an_odd_number_does_not_open_all_that_is_before_it(odd: list[float]) -> None:
+def test_outlier_does_not_extend_range(odd: list[float]) -> None:
     usual = [{"amount": one % 12 + 1} for one in range(40)]
     [rule] = rules(decisions(usual) + decisions({"amount": one} for one in odd))
     assert covers(rule, {"amount": 12})
@@ -304,14 +304,14 @@ def test_an_odd_number_does_not_open_all_that_is_before_it(odd: list[float]) -> 
     "name",
     ["id", "user_id", "orderId", "port", "account", "PID", "userid", "issue", "gpio_pin", "relay"],
 )
-def test_numbers_that_say_which_one_are_no_range(name: str) -> None:
+def test_identifiers_give_no_range(name: str) -> None:
     assert rules(decisions({name: 1_000 + 2 * one} for one in MANY)) == []
     [rule] = rules(decisions({name: 1_000 + 2 * (one % 4)} for one in MANY))
     assert covers(rule, {name: 1_002})
     assert covers(rule, {name: 1_001}) is False
 
 
-def test_numbers_on_both_sides_of_a_gap_are_two_ranges() -> None:
+def test_gap_separates_ranges() -> None:
     small, large = range(1, 13), range(1_000, 1_012)
     [rule] = rules(decisions({"amount": one} for one in (*small, *large)))
     for seen in (1, 12, 1_000, 1_011):
@@ -320,7 +320,7 @@ def test_numbers_on_both_sides_of_a_gap_are_two_ranges() -> None:
         assert covers(rule, {"amount": other}) is False
 
 
-def test_nobody_gets_the_numbers_that_only_another_was_seen_with() -> None:
+def test_range_of_other_caller_is_not_shared() -> None:
     all_over = [decision({"amount": one}, caller="robot") for one in range(1, 101)]
     ends = [*range(1, 11), *range(91, 101)]
     found = rules([*all_over, *decisions({"amount": one} for one in ends)])
@@ -329,7 +329,7 @@ def test_nobody_gets_the_numbers_that_only_another_was_seen_with() -> None:
     assert not any(covers(rule, {"amount": 50}) for rule in found)
 
 
-def test_nobody_gets_what_another_was_seen_with() -> None:
+def test_values_of_other_caller_are_not_shared() -> None:
     history = decisions(({"path": f"/srv/prod/{one}"} for one in MANY), caller="alice")
     history += decisions(({"path": f"/tmp/m/{one}"} for one in MANY), caller="bob")
     history += decisions(({"path": f"/srv/dev/{one}"} for one in MANY), caller="carol")
@@ -407,7 +407,7 @@ def alike(name: str, value: Any, seen: Any) -> bool:
 
 @settings(deadline=None)
 @given(pasts() | TAUGHT, st.lists(PROBES, max_size=20))
-def test_whatever_is_covered_is_like_what_was_decided(
+def test_rule_covers_only_similar_calls(
     history: list[HumanDecision], probes: list[dict[str, Any]]
 ) -> None:
     bar = AutomationConfig(decisions=4, agreement=0.8)
@@ -452,7 +452,7 @@ def test_whatever_is_covered_is_like_what_was_decided(
 # -- how long it takes
 
 
-def test_many_folders_take_no_longer_each() -> None:
+def test_work_grows_linearly_with_folders() -> None:
     def taken(many: int) -> int:
         history = decisions({"path": f"/d{one}/x/{one}", "content": "x"} for one in range(many))
         found: list[object] = []

@@ -62,24 +62,24 @@ NEITHER = ["x", "ok", "frobnicate db primary", "text 7", "x" * 5_000, "a " + "x"
 
 
 @pytest.mark.parametrize("text", SAID)
-def test_what_is_said_to_people(text: str) -> None:
+def test_recognizes_prose(text: str) -> None:
     assert is_prose(text)
     assert not is_machine_text(text)
 
 
 @pytest.mark.parametrize("text", RUN)
-def test_what_is_run_or_looked_up(text: str) -> None:
+def test_recognizes_machine_text(text: str) -> None:
     assert is_machine_text(text)
     assert not is_prose(text)
 
 
 @pytest.mark.parametrize("text", NEITHER, ids=lambda text: repr(text)[:20])
-def test_what_does_not_show_that_it_is_said_is_not_prose(text: str) -> None:
+def test_unclear_text_is_no_prose(text: str) -> None:
     assert not is_prose(text)
 
 
 @given(st.text() | st.text("abc /;|$()[]{}<>=-.\n'\"`"))
-def test_whatever_it_is_it_is_one_of_them_at_most(text: str) -> None:
+def test_text_is_prose_or_machine_text_or_neither(text: str) -> None:
     assert not (is_prose(text) and is_machine_text(text))
     if is_prose(text):
         assert len(text.split()) > 1
@@ -89,7 +89,7 @@ def opened(texts: list[str]) -> bool:
     return find_alternatives("note", [(one, False) for one in texts], 3, 0) == [AnyText()]
 
 
-def test_an_argument_is_open_only_where_nearly_all_was_prose() -> None:
+def test_argument_is_open_if_nearly_all_values_are_prose() -> None:
     prose = [f"This is what we did on day {one}." for one in range(36)]
     assert opened(prose)
     assert opened([*prose, *RUN[:4]])
@@ -102,7 +102,7 @@ def test_an_argument_is_open_only_where_nearly_all_was_prose() -> None:
     assert find_alternatives("note", [*((one, False) for one in prose), *masked], 3, 0) == []
 
 
-def test_the_order_of_keys_does_not_make_two_values_of_one() -> None:
+def test_value_key_ignores_order_of_members() -> None:
     one, other = {"a": 1, "b": {"c": 2, "d": 3}}, {"b": {"d": 3, "c": 2}, "a": 1}
     assert value_key(one) == value_key(other)
     assert value_key(one) != value_key({**one, "a": 2})

@@ -26,7 +26,7 @@ def rule(when: str | None = BELOW, **fields: object) -> LearnedRule:
     return LearnedRule(**made)  # type: ignore[arg-type]
 
 
-def test_it_says_how_many_it_would_have_decided_the_same() -> None:
+def test_counts_equal_and_other_decisions() -> None:
     history = decisions(notes(214)) + decisions(notes(2), "refuse")
     found = replay(rule(), history)
     assert (found.covered, found.same, found.other, found.unjudged) == (216, 214, 2, 0)
@@ -35,13 +35,13 @@ def test_it_says_how_many_it_would_have_decided_the_same() -> None:
     assert found.examples[0].time > found.examples[1].time
 
 
-def test_a_rule_that_denies_agrees_with_refusals() -> None:
+def test_deny_rule_agrees_with_rejections() -> None:
     history = decisions(notes(3)) + decisions(notes(4), "refuse")
     found = replay(rule(then="deny"), history)
     assert (found.same, found.other) == (4, 3)
 
 
-def test_what_it_is_not_about_is_not_counted() -> None:
+def test_ignores_unrelated_decisions() -> None:
     history = [
         decision(notes(1)[0], tool="files.read"),
         decision({"path": "/etc/passwd"}),
@@ -54,7 +54,7 @@ def test_what_it_is_not_about_is_not_counted() -> None:
     assert replay(rule(irreversible=True), history).covered == 3
 
 
-def test_one_approval_is_one_decision() -> None:
+def test_counts_approval_once() -> None:
     one = decision(notes(1)[0])
     assert replay(rule(), [one, one, one]).covered == 1
 
@@ -69,7 +69,7 @@ def test_one_approval_is_one_decision() -> None:
         'args.exists(name, args[name] == "x")',
     ],
 )
-def test_what_is_hidden_or_not_kept_is_not_judged(when: str) -> None:
+def test_hidden_argument_is_not_judged(when: str) -> None:
     history = [decision({"token": "hunter2-hunter2", "path": "/srv/notes/a"})]
     found = replay(rule(when), history)
     assert (found.covered, found.unjudged) == (1, 1)
@@ -77,17 +77,17 @@ def test_what_is_hidden_or_not_kept_is_not_judged(when: str) -> None:
 
 
 @pytest.mark.parametrize("when", ['"x" in roles', 'server == "files"'])
-def test_what_is_not_kept_is_not_judged(when: str) -> None:
+def test_removed_text_is_not_judged(when: str) -> None:
     assert replay(rule(f"{BELOW} && {when}"), decisions(notes(1))).unjudged == 1
 
 
-def test_what_is_hidden_is_covered_by_no_rule_that_does_not_speak_of_it() -> None:
+def test_hidden_argument_outside_of_rule_is_not_covered() -> None:
     history = [decision({"token": "hunter2-hunter2", "path": "/srv/notes/a"})]
     assert replay(rule(), history).covered == 0
     assert replay(rule(open=["token"]), history).covered == 0
 
 
-def test_an_open_text_of_which_little_is_kept() -> None:
+def test_judges_long_open_text() -> None:
     long = {"path": "/srv/notes/a", "content": "some words " * 500}
     assert replay(rule(), [decision(long)]).same == 1
     secret = {"path": "/srv/notes/a", "content": "ghp_abcdefghijklmnopqrstuvwxyz0123456789"}
@@ -96,7 +96,7 @@ def test_an_open_text_of_which_little_is_kept() -> None:
     assert replay(rule(), [decision(listed)]).unjudged == 1
 
 
-def test_only_some_examples_are_kept() -> None:
+def test_limits_examples() -> None:
     found = replay(rule(), decisions(notes(30), "refuse"))
     assert found.other == 30
     assert len(found.examples) == MAX_EXAMPLES
@@ -114,7 +114,7 @@ RULES = st.builds(
 
 
 @given(RULES, st.lists(anything(), max_size=20))
-def test_all_that_is_covered_is_same_other_or_unjudged(
+def test_every_covered_decision_is_counted_once(
     one: LearnedRule, history: list[HumanDecision]
 ) -> None:
     found = replay(one, history)

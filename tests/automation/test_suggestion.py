@@ -39,7 +39,7 @@ def covers(rule: LearnedRule, arguments: Any, **fields: Any) -> bool | None:
 # -- how much it takes
 
 
-def test_a_folder_that_was_always_approved() -> None:
+def test_suggests_folder_of_approvals() -> None:
     found = only(decisions(notes(8)))
     assert found.rule.then == "allow"
     assert found.rule.tools == ["files.write"]
@@ -61,12 +61,12 @@ def test_a_folder_that_was_always_approved() -> None:
     assert "8 of 8 decisions agree, by clerk (8)" in found.rule.evidence
 
 
-def test_too_few_are_no_pattern() -> None:
+def test_few_decisions_give_no_suggestion() -> None:
     assert not suggest(decisions(notes(5)), SETTINGS)
     assert not suggest([], SETTINGS)
 
 
-def test_what_is_refused_again_and_again_can_be_denied() -> None:
+def test_suggests_denial_after_rejections() -> None:
     found = only(decisions(notes(8, "/etc/"), "refuse"))
     assert found.rule.then == "deny"
     assert found.description.startswith(
@@ -76,7 +76,7 @@ def test_what_is_refused_again_and_again_can_be_denied() -> None:
     assert "/etc/" not in found.rule.reason
 
 
-def test_an_exception_is_told() -> None:
+def test_reports_exception() -> None:
     history = decisions(notes(12))
     exception = msgspec.structs.replace(history[3], verdict="refuse", by="chief")
     found = only([*history[:3], exception, *history[4:]])
@@ -85,19 +85,19 @@ def test_an_exception_is_told() -> None:
     assert "last exception on" in found.evidence.summary
 
 
-def test_exceptions_beyond_the_bar_are_too_many() -> None:
+def test_many_exceptions_prevent_suggestion() -> None:
     history = decisions(notes(4)) + decisions(notes(2), "refuse") + decisions(notes(8))
     assert not suggest(history, SETTINGS)
 
 
-def test_whoever_changed_their_mind_is_asked_again() -> None:
+def test_recent_exception_prevents_suggestion() -> None:
     history = decisions(notes(60)) + decisions(notes(1), "refuse")
     assert not suggest(history, SETTINGS)
     assert not suggest(history + decisions(notes(MIN_SINCE_EXCEPTION - 1)), SETTINGS)
     assert suggest(history + decisions(notes(MIN_SINCE_EXCEPTION)), SETTINGS)
 
 
-def test_nobody_raises_a_score_by_repeating() -> None:
+def test_repetition_does_not_raise_score() -> None:
     flood = [decision(one, time=NOW + number / 100) for number, one in enumerate(notes(1_000))]
     assert count_limited(one.time for one in flood) == MAX_COUNTED_PER_MINUTE
     assert not suggest(flood, SETTINGS)
@@ -105,7 +105,7 @@ def test_nobody_raises_a_score_by_repeating() -> None:
     assert not suggest([decision(notes(1)[0], approval="same") for _ in range(50)], SETTINGS)
 
 
-def test_a_flood_does_not_hide_an_exception() -> None:
+def test_flood_does_not_hide_exception() -> None:
     flood = [decision(one, time=NOW + number / 100) for number, one in enumerate(notes(1_000))]
     refused = decision(notes(1)[0], "refuse", time=NOW + 11)
     after = [decision(one, time=NOW + 100 + number) for number, one in enumerate(notes(5))]
@@ -114,7 +114,7 @@ def test_a_flood_does_not_hide_an_exception() -> None:
     assert not suggest([*flood, refused, *after], bar)
 
 
-def test_a_ration_is_for_any_minute() -> None:
+def test_count_limited_applies_to_any_minute() -> None:
     assert count_limited([59.0] * 9 + [61.0] * 9) == 5
     assert count_limited([0.0] * 9 + [60.0] * 9) == 10
     assert count_limited(float(one * 12) for one in range(100)) == 100
@@ -124,14 +124,14 @@ def test_a_ration_is_for_any_minute() -> None:
 # -- how far it goes
 
 
-def test_the_narrowest_rule_is_suggested() -> None:
+def test_suggests_narrowest_rule() -> None:
     """Nearly all were in one folder: the one elsewhere does not open every other."""
     found = only([decision({"path": "/etc/hosts", "content": "x"}), *decisions(notes(20))])
     assert covers(found.rule, {"path": "/etc/hosts", "content": "x"}) is False
     assert covers(found.rule, {"path": "/srv/notes/x", "content": "x"})
 
 
-def test_a_few_folders_are_named_and_not_what_is_above_them() -> None:
+def test_lists_few_folders() -> None:
     found = only(decisions(notes(9, "/srv/a/") + notes(9, "/var/b/")))
     assert covers(found.rule, {"path": "/srv/a/new", "content": "x"})
     assert covers(found.rule, {"path": "/var/b/new", "content": "x"})
@@ -139,7 +139,7 @@ def test_a_few_folders_are_named_and_not_what_is_above_them() -> None:
     assert covers(found.rule, {"path": "/etc/new", "content": "x"}) is False
 
 
-def test_a_folder_with_exceptions_is_looked_at_more_closely() -> None:
+def test_narrows_folder_with_exceptions() -> None:
     folders = ["/srv/a/", "/srv/b/", "/srv/c/"]
     good = [one for folder in folders for one in notes(7, folder)]
     found = only(decisions(good) + decisions(notes(4, "/srv/secret/"), "refuse"))
@@ -147,7 +147,7 @@ def test_a_folder_with_exceptions_is_looked_at_more_closely() -> None:
     assert covers(found.rule, {"path": "/srv/secret/new", "content": "x"}) is False
 
 
-def test_a_scheme_is_no_folder() -> None:
+def test_url_scheme_is_no_folder() -> None:
     urls = [{"url": f"https://h{one}.example/x"} for one in range(20)]
     assert not suggest(decisions(urls), SETTINGS)
     same_host = [{"url": f"https://h.example/{one}"} for one in range(20)]
@@ -156,14 +156,14 @@ def test_a_scheme_is_no_folder() -> None:
     assert covers(found.rule, {"url": "https://h.example.evil/new"}) is False
 
 
-def test_few_values_are_named() -> None:
+def test_lists_few_values() -> None:
     found = only(decisions({"env": one} for one in ["staging", "test"] * 6))
     assert covers(found.rule, {"env": "test"})
     assert covers(found.rule, {"env": "prod"}) is False
     assert '"env" is one of "staging", "test"' in found.description
 
 
-def test_one_value_may_be_fine_where_others_are_not() -> None:
+def test_separates_values_by_verdict() -> None:
     history = decisions({"env": "staging"} for _ in range(40))
     for verdict in ["approve", "refuse", "refuse"] * 4:
         history.append(decision({"env": "prod"}, verdict))
@@ -172,7 +172,7 @@ def test_one_value_may_be_fine_where_others_are_not() -> None:
     assert covers(found.rule, {"env": "prod"}) is False
 
 
-def test_numbers_go_no_further_than_what_was_seen() -> None:
+def test_range_ends_at_observed_numbers() -> None:
     found = only(decisions({"amount": one * 10} for one in range(1, 13)))
     assert covers(found.rule, {"amount": 120})
     assert covers(found.rule, {"amount": 121}) is False
@@ -182,20 +182,20 @@ def test_numbers_go_no_further_than_what_was_seen() -> None:
     assert covers(found.rule, {"amount": True}) is False
 
 
-def test_an_argument_that_nobody_saw_is_not_covered() -> None:
+def test_unseen_argument_is_not_covered() -> None:
     found = only(decisions(notes(8)))
     unseen = {"path": "/srv/notes/a", "content": "x", "force": True}
     assert covers(found.rule, unseen) is False
 
 
-def test_an_argument_that_was_hardly_ever_there_is_not_covered() -> None:
+def test_rare_argument_is_not_covered() -> None:
     once = [notes(1)[0] | {"force": False}] * 2
     found = only(decisions(notes(12)) + decisions(once))
     assert covers(found.rule, notes(1)[0])
     assert covers(found.rule, once[0]) is False
 
 
-def test_what_may_be_there_is_named_and_what_may_not_be_there_is_said() -> None:
+def test_optional_argument_keeps_its_values() -> None:
     levels = [one | {"level": ["low", "high"][at % 2]} for at, one in enumerate(notes(6))]
     found = only(decisions(notes(8)) + decisions(levels))
     assert covers(found.rule, notes(1)[0])
@@ -203,21 +203,21 @@ def test_what_may_be_there_is_named_and_what_may_not_be_there_is_said() -> None:
     assert covers(found.rule, notes(1)[0] | {"level": "other"}) is False
 
 
-def test_what_explains_nearly_as_much_is_enough() -> None:
+def test_prefers_simple_rule_with_slightly_less_coverage() -> None:
     history = decisions({"env": "test"} for _ in range(40))
     found = only(history + decisions({"env": "prod"} for _ in range(4)))
     assert covers(found.rule, {"env": "test"})
     assert covers(found.rule, {"env": "prod"}) is False
 
 
-def test_switches_stay_as_they_were() -> None:
+def test_flags_keep_observed_value() -> None:
     history = [one | {"force": False} for one in notes(8)]
     found = only(decisions(history))
     assert covers(found.rule, notes(1)[0] | {"force": False})
     assert covers(found.rule, notes(1)[0] | {"force": True}) is False
 
 
-def test_only_callers_who_are_known_are_named() -> None:
+def test_names_only_frequent_callers() -> None:
     history = decisions(notes(8)) + decisions(notes(8), caller="robot")
     found = only([*history, decision(notes(1)[0], caller="stranger")])
     assert found.rule.callers == ["agent", "robot"]
@@ -227,7 +227,7 @@ def test_only_callers_who_are_known_are_named() -> None:
     assert not suggest(crowd, SETTINGS)
 
 
-def test_one_caller_may_do_what_another_may_not() -> None:
+def test_separates_callers_by_verdict() -> None:
     history = decisions(notes(8)) + decisions(notes(8), "refuse", caller="robot")
     found = {one.rule.then: one.rule.callers for one in suggest(history, SETTINGS)}
     assert found == {"allow": ["agent"], "deny": ["robot"]}
@@ -259,7 +259,7 @@ ELSEWHERE = {"path": "/etc/passwd", "content": "x"}
     ],
 )
 @pytest.mark.parametrize("times", [1, 2, 3, 6])
-def test_odd_calls_that_were_let_through_open_nothing(odd: dict[str, Any], times: int) -> None:
+def test_odd_approved_calls_do_not_widen_rule(odd: dict[str, Any], times: int) -> None:
     """Of ten good ones, and some that are made to blur what they have in common."""
     history = decisions(notes(10)) + decisions([odd] * times)
     for found in suggest(history, SETTINGS):
@@ -271,20 +271,20 @@ def test_odd_calls_that_were_let_through_open_nothing(odd: dict[str, Any], times
     assert any(covers(found.rule, notes(1)[0]) for found in suggest(history, SETTINGS))
 
 
-def test_paths_that_may_lead_elsewhere_open_nothing() -> None:
+def test_ambiguous_paths_give_no_rule() -> None:
     for odd in ("%20", "..", "\\"):
         history = decisions({"path": f"/srv/notes/a{odd}{one}"} for one in range(20))
         assert not suggest(history, SETTINGS)
 
 
-def test_long_paths_of_their_own_open_nothing() -> None:
+def test_hidden_long_paths_do_not_widen_rule() -> None:
     """They are all hidden, all different, and have everything else in common."""
     long = [{"path": f"/srv/{'x' * 2_000}{one}", "content": "x"} for one in range(9)]
     for found in suggest(decisions(notes(10)) + decisions(long), SETTINGS):
         assert covers(found.rule, ELSEWHERE) is not True
 
 
-def test_long_texts_are_free_texts() -> None:
+def test_long_prose_is_open() -> None:
     long = [one | {"content": f"{at} and so on " * 200} for at, one in enumerate(notes(9))]
     found = only(decisions(long) + decisions(notes(2)))
     assert covers(found.rule, {"path": "/srv/notes/new", "content": "x" * 5_000})
@@ -292,12 +292,12 @@ def test_long_texts_are_free_texts() -> None:
     assert found.description.startswith('With any value of "content": allow')
 
 
-def test_long_words_are_no_free_texts() -> None:
+def test_long_machine_text_is_not_open() -> None:
     long = [one | {"content": f"{at}" * 2_000} for at, one in enumerate(notes(9))]
     assert not suggest(decisions(long), SETTINGS)
 
 
-def test_what_is_always_the_same_and_cannot_be_named_is_no_pattern() -> None:
+def test_constant_unusable_value_gives_no_rule() -> None:
     same = {"path": "/srv/notes/a", "options": {"list": ["x" * 100] * 9}}
     assert not suggest(decisions([same] * 20), SETTINGS)
 
@@ -305,7 +305,7 @@ def test_what_is_always_the_same_and_cannot_be_named_is_no_pattern() -> None:
 # -- what never becomes a rule
 
 
-def test_what_cannot_be_undone_is_left_out_unless_somebody_says_so() -> None:
+def test_irreversible_needs_explicit_option() -> None:
     history = decisions(notes(9), effect="irreversible") + decisions(notes(9), effect="")
     assert not suggest(history, SETTINGS)
     found = only(history, irreversible=True)
@@ -326,14 +326,14 @@ def test_secrets_are_no_conditions() -> None:
     assert covers(found.rule, {"env": "test", "password": secret}) is False
 
 
-def test_a_rule_that_stands_is_not_suggested_again() -> None:
+def test_accepted_rule_is_not_suggested_again() -> None:
     history = decisions(notes(9))
     found = only(history)
     assert not suggest(history, SETTINGS, accepted=[found.rule])
     assert only(history, accepted=[LearnedRule(name="x", then="allow", tools=["a.b"])]) == found
 
 
-def test_the_same_decisions_give_the_same_suggestion() -> None:
+def test_equal_decisions_give_equal_suggestion() -> None:
     history = decisions(notes(9))
     found = only(history)
     assert only(list(reversed(history))) == found
@@ -341,14 +341,14 @@ def test_the_same_decisions_give_the_same_suggestion() -> None:
     assert only([*history, *decisions(notes(2))]).id == found.id
 
 
-def test_what_strangers_are_called_is_quoted() -> None:
+def test_quotes_caller_names() -> None:
     name = 'agent" or "admin\u202e\n'
     found = only(decisions(notes(8), caller=name))
     assert found.description.isprintable()
     assert found.rule.callers == [name]
 
 
-def test_patterns_are_looked_for_in_the_newest_thousands() -> None:
+def test_searches_patterns_in_newest_decisions() -> None:
     many = AutomationConfig(decisions=20)
     older = [decision({"path": f"/var/log/{one}", "content": "x"}) for one in range(1_000)]
     newer = [decision(one, caller=f"c{at % 3}") for at, one in enumerate(notes(5_000))]
@@ -356,7 +356,7 @@ def test_patterns_are_looked_for_in_the_newest_thousands() -> None:
     assert '"/srv/notes/"' in found.description
 
 
-def test_what_speaks_for_a_rule_and_against_it_is_all_that_is_remembered() -> None:
+def test_evidence_uses_all_decisions() -> None:
     many = AutomationConfig(decisions=20)
     refused = decision(notes(1)[0], "refuse", by="chief")
     history = [refused, *decisions(notes(6_000))]
@@ -375,7 +375,7 @@ def test_what_speaks_for_a_rule_and_against_it_is_all_that_is_remembered() -> No
 @settings(deadline=None)
 @given(pasts())
 @pytest.mark.parametrize("irreversible", [False, True])
-def test_a_suggestion_is_a_rule_that_the_past_bears(
+def test_suggestion_agrees_with_past(
     irreversible: bool, history: list[HumanDecision]
 ) -> None:
     bar = AutomationConfig(decisions=4, agreement=0.8)

@@ -46,7 +46,7 @@ def allowed(found: list[LearnedRule], who: str, amount: float) -> bool:
 # -- numbers of several callers
 
 
-def test_one_odd_number_of_a_caller_gives_it_nothing_of_anothers() -> None:
+def test_outlier_gives_caller_no_foreign_values() -> None:
     history = amounts("ada", *range(20_000, 1_000_001, 20_000))
     history += amounts("bob", *range(100, 110), *range(100, 110), *range(100, 110), 900_000)
     found = rules(history)
@@ -56,7 +56,7 @@ def test_one_odd_number_of_a_caller_gives_it_nothing_of_anothers() -> None:
         assert not allowed(found, "bob", other)
 
 
-def test_callers_share_what_each_was_seen_with_often_enough() -> None:
+def test_callers_share_only_common_range() -> None:
     few = [(f"c{who}", range(who * 5, who * 5 + 60, 10)) for who in range(3)]
     bar = AutomationConfig(decisions=8)
     [rule] = rules([one for who, some in few for one in amounts(who, *some)], bar)
@@ -66,7 +66,7 @@ def test_callers_share_what_each_was_seen_with_often_enough() -> None:
         assert covers(rule, {"amount": beyond}, caller="c0") is False
 
 
-def test_who_was_hardly_ever_within_what_others_share_is_not_named() -> None:
+def test_caller_outside_of_common_range_is_not_named() -> None:
     """Its own numbers begin where theirs end: two of them are among theirs."""
     history = amounts("ada", *range(60)) + amounts("bob", *range(60))
     history += amounts("carol", *range(58, 118))
@@ -78,7 +78,7 @@ def test_who_was_hardly_ever_within_what_others_share_is_not_named() -> None:
     assert allowed(found, "carol", 58)
 
 
-def test_fractions_are_for_those_who_were_seen_with_them() -> None:
+def test_fractions_apply_only_to_callers_with_fractions() -> None:
     history = amounts("ada", *(one + 0.5 for one in range(30)), *range(30))
     history += amounts("bob", *range(30))
     found = rules(history)
@@ -87,7 +87,7 @@ def test_fractions_are_for_those_who_were_seen_with_them() -> None:
     assert not allowed(found, "bob", 7.25)
 
 
-def test_numbers_that_have_nothing_in_common_are_no_range_in_a_folder_either() -> None:
+def test_unrelated_numbers_give_no_range_in_folder() -> None:
     """Between two of them is all that another was seen with, elsewhere."""
     history = [
         decision({"path": f"/srv/{one % 8}/{one}", "n": one * 2 * 10**9}, caller="ada")
@@ -109,7 +109,7 @@ def test_numbers_that_have_nothing_in_common_are_no_range_in_a_folder_either() -
 # -- what was decided otherwise
 
 
-def test_many_who_agree_do_not_outvote_what_was_refused_to_one() -> None:
+def test_approvals_of_others_do_not_outweigh_rejections() -> None:
     same = [{"env": "test"}]
     history = decisions(same * 200, caller="ada") + decisions(same * 20, caller="bob")
     history += decisions(same * 3, "refuse", caller="bob") + decisions(same * 20, caller="bob")
@@ -117,7 +117,7 @@ def test_many_who_agree_do_not_outvote_what_was_refused_to_one() -> None:
     assert rule.callers == ["ada"]
 
 
-def test_much_that_is_fine_does_not_outvote_what_was_refused_beside_it() -> None:
+def test_other_values_do_not_outweigh_rejections() -> None:
     test, prod = [{"env": "test"}], [{"env": "prod"}]
     history = decisions(test * 200) + decisions(prod * 20)
     history += decisions(prod * 3, "refuse") + decisions(prod * 20)
@@ -126,7 +126,7 @@ def test_much_that_is_fine_does_not_outvote_what_was_refused_beside_it() -> None
     assert covers(rule, {"env": "prod"}) is False
 
 
-def test_a_folder_that_was_refused_again_and_again_is_in_no_rule() -> None:
+def test_rejected_folder_is_in_no_rule() -> None:
     fine = [{"path": f"/srv/{one % 8}/{one}"} for one in range(400)]
     history = decisions(fine) + decisions(
         ({"path": f"/srv/secret/{one}"} for one in range(3)), "refuse"
@@ -141,13 +141,13 @@ def test_a_folder_that_was_refused_again_and_again_is_in_no_rule() -> None:
     )
 
 
-def test_numbers_that_were_refused_again_and_again_are_in_no_rule() -> None:
+def test_rejected_numbers_are_in_no_rule() -> None:
     fine = [{"amount": one} for one in (*range(300), 340, 370, 400)]
     refused = decisions(({"amount": 380 + one} for one in range(3)), "refuse")
     assert not allowed(rules(decisions(fine) + refused + decisions(fine)), "agent", 381)
 
 
-def test_nothing_is_picked_out_of_what_is_refused_every_now_and_then() -> None:
+def test_random_rejections_give_no_rule() -> None:
     """Of so many combinations some are never refused, by chance."""
     chance = random.Random(7)
     history = [
@@ -161,7 +161,7 @@ def test_nothing_is_picked_out_of_what_is_refused_every_now_and_then() -> None:
     assert rules(history, AutomationConfig()) == []
 
 
-def test_after_an_exception_it_takes_five_more_however_few_are_asked_for() -> None:
+def test_exception_needs_five_later_approvals() -> None:
     same = [{"env": "test"}]
     history = decisions(same * 60) + decisions(same, "refuse")
     bar = AutomationConfig(decisions=3, agreement=0.5)
@@ -171,7 +171,7 @@ def test_after_an_exception_it_takes_five_more_however_few_are_asked_for() -> No
 
 
 @pytest.mark.parametrize("asked", [1, 2, 3])
-def test_what_was_seen_twice_is_no_pattern_however_few_are_asked_for(asked: int) -> None:
+def test_two_decisions_give_no_rule(asked: int) -> None:
     """The config takes no less than three, and neither does what is made of it."""
     bar = AutomationConfig(decisions=asked)
     assert rules(decisions([{"env": "test"}] * 2), bar) == []
@@ -274,13 +274,13 @@ def check(history: list[HumanDecision], probes: list[Any], bar: AutomationConfig
     + amounts("bob", *range(100, 110), *range(100, 110), 900_000),
     [{"amount": one} for one in (500_000, 900_000, 50, 105)],
 )
-def test_every_caller_bears_all_of_a_rule_that_names_it(
+def test_every_named_caller_supports_rule(
     history: list[HumanDecision], probes: list[Any]
 ) -> None:
     check(history, probes)
 
 
-def test_the_same_of_pasts_in_which_callers_overlap() -> None:
+def test_overlapping_callers_support_rule() -> None:
     """Made so that rules come about: random ones seldom have any."""
     chance = random.Random(7)
     suggested = 0

@@ -53,7 +53,7 @@ class NeverReads(asyncio.Protocol):
         cast("asyncio.ReadTransport", transport).pause_reading()
 
 
-def test_messages_go_both_ways(run: Run, tmp_path: Path) -> None:
+def test_sends_messages_both_ways(run: Run, tmp_path: Path) -> None:
     async def test() -> None:
         async with listening(tmp_path) as there:
             ours: Channel = await dial(there.url)
@@ -84,7 +84,7 @@ def test_messages_go_both_ways(run: Run, tmp_path: Path) -> None:
     run(test())
 
 
-def test_a_message_that_is_too_long(run: Run, tmp_path: Path) -> None:
+def test_too_long_message_closes_channel(run: Run, tmp_path: Path) -> None:
     async def test() -> None:
         async with listening(tmp_path, max_message=100) as there:
             ours = await dial(there.url)
@@ -101,7 +101,7 @@ def test_a_message_that_is_too_long(run: Run, tmp_path: Path) -> None:
     run(test())
 
 
-def test_a_peer_that_does_not_read_is_cut_off(
+def test_closes_unread_channel(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lines, "MAX_UNREAD_BYTES", 1024 * 1024)
@@ -122,7 +122,7 @@ def test_a_peer_that_does_not_read_is_cut_off(
     run(test())
 
 
-def test_a_close_does_not_wait_for_somebody_who_does_not_read(
+def test_close_does_not_wait_for_unread_peer(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lines, "CLOSING", 0.05)
@@ -141,7 +141,7 @@ def test_a_close_does_not_wait_for_somebody_who_does_not_read(
     run(test())
 
 
-def test_nobody_listens(run: Run, tmp_path: Path) -> None:
+def test_missing_listener_is_unavailable(run: Run, tmp_path: Path) -> None:
     async def test() -> None:
         with pytest.raises(
             InterlockError, match=r"Cannot reach the node at .*: No such file"
@@ -171,7 +171,7 @@ class Bytes:
         )
 
 
-async def test_a_channel_over_anything() -> None:
+async def test_reads_lines_from_fed_bytes() -> None:
     under = Bytes()
     channel = under.channel
     channel.feed(b'{"before')
@@ -195,7 +195,7 @@ async def test_a_channel_over_anything() -> None:
     assert (under.written, under.hung_up) == ([b"a b\n"], [])
 
 
-async def test_whoever_moves_the_bytes_is_asked_to_stop() -> None:
+async def test_close_notifies_owner_of_bytes() -> None:
     under = Bytes()
     ear = Ear(under.channel)
     under.channel.close()
@@ -213,7 +213,7 @@ async def test_whoever_moves_the_bytes_is_asked_to_stop() -> None:
     assert ear.closed == ["it does not read the messages that are sent to it"]
 
 
-def test_an_owner_that_closes_inside_its_first_message_hears_no_second() -> None:
+def test_closed_owner_gets_no_second_message() -> None:
     under = Bytes()
     heard: list[bytes] = []
     under.channel.feed(b"one\ntwo\n")
@@ -227,7 +227,7 @@ def test_an_owner_that_closes_inside_its_first_message_hears_no_second() -> None
     assert heard == [b"one"]
 
 
-def test_who_listens_late_is_told_in_order() -> None:
+def test_late_owner_gets_events_in_order() -> None:
     under = Bytes()
     told: list[str] = []
     under.channel.feed(b"one\n")
@@ -291,7 +291,7 @@ def test_stdio(loop: str) -> None:
     asyncio.run(asyncio.wait_for(test(), 30))
 
 
-def test_stdio_that_is_no_pipe(tmp_path: Path) -> None:
+def test_rejects_stdio_without_pipes(tmp_path: Path) -> None:
     async def test() -> None:
         file = tmp_path / "file"
         file.write_bytes(b"")

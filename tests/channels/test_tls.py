@@ -81,7 +81,7 @@ async def echoed(channel: Any, payload: bytes) -> None:
 
 
 @pytest.mark.spec("AX-10.4-1")
-def test_both_sides_know_who_the_other_is(run: Run, ca: Authority, server: Identity) -> None:
+def test_both_sides_verify_names(run: Run, ca: Authority, server: Identity) -> None:
     child = ca.issue("child", "Edge01.factory.example.com", "127.0.0.1", "edge01.example.com")
 
     async def test() -> None:
@@ -102,7 +102,7 @@ def test_both_sides_know_who_the_other_is(run: Run, ca: Authority, server: Ident
     run(test())
 
 
-def test_a_client_need_not_show_a_certificate(run: Run, ca: Authority, server: Identity) -> None:
+def test_client_certificate_is_optional(run: Run, ca: Authority, server: Identity) -> None:
     async def test() -> None:
         for context in (tls_context(*server, ca.file), tls_context(*server)):
             async with listening(context) as there:
@@ -114,7 +114,7 @@ def test_a_client_need_not_show_a_certificate(run: Run, ca: Authority, server: I
     run(test())
 
 
-def test_a_certificate_that_nobody_asked_for_proves_nothing(
+def test_unrequested_certificate_proves_nothing(
     run: Run, ca: Authority, server: Identity
 ) -> None:
     child = ca.issue("unasked", "edge01.example.com")
@@ -129,7 +129,7 @@ def test_a_certificate_that_nobody_asked_for_proves_nothing(
     run(test())
 
 
-def test_strangers_certificates_are_refused(
+def test_rejects_untrusted_certificates(
     run: Run, ca: Authority, server: Identity, tmp_path: Path
 ) -> None:
     stranger = Authority(tmp_path, "stranger")
@@ -150,7 +150,7 @@ def test_strangers_certificates_are_refused(
     run(test())
 
 
-def test_a_certificate_for_another_name_is_refused(run: Run, ca: Authority) -> None:
+def test_rejects_certificate_for_other_name(run: Run, ca: Authority) -> None:
     other = ca.issue("other", "elsewhere.example.com")
 
     async def test() -> None:
@@ -162,7 +162,7 @@ def test_a_certificate_for_another_name_is_refused(run: Run, ca: Authority) -> N
 
 
 @pytest.mark.spec("AX-10.4-1")
-def test_nothing_below_tls_1_3_is_spoken(run: Run, ca: Authority, server: Identity) -> None:
+def test_rejects_tls_below_1_3(run: Run, ca: Authority, server: Identity) -> None:
     old_client = ssl.create_default_context(cafile=ca.file)
     old_client.maximum_version = ssl.TLSVersion.TLSv1_2
     old_server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -180,7 +180,7 @@ def test_nothing_below_tls_1_3_is_spoken(run: Run, ca: Authority, server: Identi
     run(test())
 
 
-def test_ordinary_requests_are_served_over_tls(run: Run, ca: Authority, server: Identity) -> None:
+def test_serves_http_over_tls(run: Run, ca: Authority, server: Identity) -> None:
     async def test() -> None:
         async with listening(tls_context(*server)) as there:
             reader, writer = await asyncio.open_connection(
@@ -200,7 +200,7 @@ def test_ordinary_requests_are_served_over_tls(run: Run, ca: Authority, server: 
 
 
 @pytest.mark.parametrize("wrong", ["certificate", "key", "client_ca"])
-def test_files_that_cannot_be_read(
+def test_reports_unreadable_files(
     wrong: str, ca: Authority, server: Identity, tmp_path: Path
 ) -> None:
     files = {"certificate": server.certificate, "key": server.key, "client_ca": ca.file}
@@ -214,7 +214,7 @@ def test_files_that_cannot_be_read(
     assert raised.value.failure is CONFIG
 
 
-def test_keys_that_cannot_be_used(ca: Authority, server: Identity) -> None:
+def test_rejects_unusable_keys(ca: Authority, server: Identity) -> None:
     locked = ca.issue("locked", "localhost", password="hidden")
     with pytest.raises(InterlockError, match="has a password"):
         tls_context(*locked)
@@ -222,7 +222,7 @@ def test_keys_that_cannot_be_used(ca: Authority, server: Identity) -> None:
         tls_context(server.certificate, ca.issue("third", "localhost").key)
 
 
-def test_what_a_client_shows_must_be_readable_too(ca: Authority, tmp_path: Path) -> None:
+def test_reports_unreadable_client_files(ca: Authority, tmp_path: Path) -> None:
     missing = str(tmp_path / "missing.pem")
     with pytest.raises(InterlockError, match="Cannot read"):
         client_context(missing)

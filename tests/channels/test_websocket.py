@@ -74,7 +74,7 @@ async def opened(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
     writer.write(opening.write_response(key))
 
 
-def test_messages_go_both_ways(run: Run) -> None:
+def test_sends_messages_both_ways(run: Run) -> None:
     async def test() -> None:
         async with their_server(echo, max_size=None) as url:
             channel = await dial(url)
@@ -97,7 +97,7 @@ def test_messages_go_both_ways(run: Run) -> None:
     run(test())
 
 
-def test_what_the_server_sees_of_a_dial(run: Run) -> None:
+def test_dial_sends_headers_and_close_reason(run: Run) -> None:
     seen: list[Request] = []
     said: list[tuple[int | None, str | None]] = []
 
@@ -122,7 +122,7 @@ def test_what_the_server_sees_of_a_dial(run: Run) -> None:
     run(test())
 
 
-def test_the_other_side_closes_with_a_reason(run: Run) -> None:
+def test_peer_closes_with_reason(run: Run) -> None:
     async def hang_up(socket: ServerConnection) -> None:
         await socket.send("last words")
         await socket.close(4000, "namespace_conflict")
@@ -141,7 +141,7 @@ def test_the_other_side_closes_with_a_reason(run: Run) -> None:
     run(test())
 
 
-def test_a_code_without_a_reason(run: Run) -> None:
+def test_peer_closes_with_code_only(run: Run) -> None:
     async def test() -> None:
         async with their_server(lambda socket: socket.close(1001)) as url:
             ear = Ear(await dial(url))
@@ -150,7 +150,7 @@ def test_a_code_without_a_reason(run: Run) -> None:
     run(test())
 
 
-def test_pings_are_answered_and_fragments_joined(run: Run) -> None:
+def test_responds_to_pings_and_joins_fragments(run: Run) -> None:
     async def test() -> None:
         answered = asyncio.Event()
 
@@ -180,7 +180,7 @@ def test_pings_are_answered_and_fragments_joined(run: Run) -> None:
         (b"\x81\x7e\x10\x00" + b"x" * 4096, 1009, "longer than 1000 bytes"),
     ],
 )
-def test_a_peer_that_breaks_the_protocol_is_told(
+def test_protocol_violation_is_reported_to_peer(
     run: Run, payload: bytes, code: int, says: str
 ) -> None:
     read: list[bytes] = []
@@ -205,7 +205,7 @@ def test_a_peer_that_breaks_the_protocol_is_told(
     run(test())
 
 
-def test_a_connection_that_is_cut(run: Run) -> None:
+def test_reports_lost_connection(run: Run) -> None:
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await opened(reader, writer)
         writer.write(b"\x81\x02ok\x81")
@@ -222,7 +222,7 @@ def test_a_connection_that_is_cut(run: Run) -> None:
     run(test())
 
 
-def test_what_came_with_the_answer_is_kept(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keeps_messages_sent_with_handshake(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(websocket, "CLOSING", 0.05)
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -244,7 +244,7 @@ def test_what_came_with_the_answer_is_kept(run: Run, monkeypatch: pytest.MonkeyP
     run(test())
 
 
-def test_a_peer_that_never_agrees_to_close(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closes_without_close_response(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(websocket, "CLOSING", 0.05)
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -264,7 +264,7 @@ def test_a_peer_that_never_agrees_to_close(run: Run, monkeypatch: pytest.MonkeyP
     run(test())
 
 
-def test_a_peer_that_does_not_read_is_cut_off(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closes_unread_channel(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(websocket, "MAX_UNREAD_BYTES", 1024 * 1024)
 
     async def test() -> None:
@@ -290,7 +290,7 @@ def test_a_peer_that_does_not_read_is_cut_off(run: Run, monkeypatch: pytest.Monk
     run(test())
 
 
-def test_an_owner_that_never_listens(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_messages_before_owner(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(channel_module, "MAX_UNREAD_BYTES", 1000)
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -321,7 +321,7 @@ def refuse(status: HTTPStatus, body: str) -> Callable[..., Response]:
     return answer
 
 
-def test_a_refusal_is_told_with_its_sentence(run: Run) -> None:
+def test_reports_rejected_handshake(run: Run) -> None:
     body = '{"jsonrpc":"2.0","id":null,"error":{"code":-31030,"message":"Show a token."}}'
 
     async def test() -> None:
@@ -356,7 +356,7 @@ def test_a_refusal_is_told_with_its_sentence(run: Run) -> None:
         ),
     ],
 )
-def test_an_answer_that_opens_nothing(run: Run, answer: bytes, says: str) -> None:
+def test_rejects_invalid_handshake_response(run: Run, answer: bytes, says: str) -> None:
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(answer)
@@ -370,7 +370,7 @@ def test_an_answer_that_opens_nothing(run: Run, answer: bytes, says: str) -> Non
     run(test())
 
 
-def test_nobody_answers(run: Run, free_port: int) -> None:
+def test_reports_refused_connection(run: Run, free_port: int) -> None:
     async def test() -> None:
         with pytest.raises(InterlockError, match="Connection refused"):
             await dial(f"ws://127.0.0.1:{free_port}/ax")
@@ -378,7 +378,7 @@ def test_nobody_answers(run: Run, free_port: int) -> None:
     run(test())
 
 
-def test_it_takes_too_long(run: Run) -> None:
+def test_reports_dial_timeout(run: Run) -> None:
     async def test() -> None:
         ended = asyncio.Event()
 
@@ -398,7 +398,7 @@ def test_it_takes_too_long(run: Run) -> None:
     run(test())
 
 
-def test_a_dial_that_is_given_up_leaves_no_connection(run: Run) -> None:
+def test_cancelled_dial_leaves_no_connection(run: Run) -> None:
     async def test() -> None:
         asked, ended = asyncio.Event(), asyncio.Event()
 
@@ -426,7 +426,7 @@ def test_a_dial_that_is_given_up_leaves_no_connection(run: Run) -> None:
 @pytest.mark.parametrize(
     "url", ["http://127.0.0.1/", "ws://user:secret@127.0.0.1/", "ws:///ax", "ws://[::1/", "x"]
 )
-def test_what_cannot_be_dialled(run: Run, url: str) -> None:
+def test_rejects_invalid_urls(run: Run, url: str) -> None:
     async def test() -> None:
         with pytest.raises(InterlockError) as raised:
             await dial(url)
@@ -436,7 +436,7 @@ def test_what_cannot_be_dialled(run: Run, url: str) -> None:
     run(test())
 
 
-def test_a_token_cannot_smuggle_headers(run: Run) -> None:
+def test_rejects_line_end_in_token(run: Run) -> None:
     async def test() -> None:
         async with their_server(echo) as url:
             with pytest.raises(InterlockError, match="line end"):

@@ -68,7 +68,7 @@ def answer(channel: WebSocketChannel, payload: bytes) -> None:
     channel.send(ANSWER)
 
 
-def test_a_request_and_the_close_in_one_piece(run: Run) -> None:
+def test_responds_to_request_received_with_close(run: Run) -> None:
     events: list[WebSocketEvent] = []
     reasons: list[str] = []
     run(spoken(answer, QUESTION + close_frame(1000, "", MASK))(events, reasons))
@@ -76,7 +76,7 @@ def test_a_request_and_the_close_in_one_piece(run: Run) -> None:
     assert reasons == ["it closed the channel"]
 
 
-def test_a_request_and_a_violation_in_one_piece(run: Run) -> None:
+def test_responds_to_request_received_with_violation(run: Run) -> None:
     events: list[WebSocketEvent] = []
     reasons: list[str] = []
     run(spoken(answer, QUESTION + VIOLATION)(events, reasons))
@@ -87,14 +87,14 @@ def test_a_request_and_a_violation_in_one_piece(run: Run) -> None:
     assert reasons[0].startswith("it broke the WebSocket protocol")
 
 
-def test_a_request_and_the_end_in_one_piece(run: Run) -> None:
+def test_responds_to_request_received_with_end_of_stream(run: Run) -> None:
     events: list[WebSocketEvent] = []
     reasons: list[str] = []
     run(spoken(answer, QUESTION, asyncio.StreamWriter.write_eof)(events, reasons))
     assert events == [ANSWER]
 
 
-def test_nobody_waits_for_one_that_ends_and_does_not_read(
+def test_unread_ended_peer_does_not_block_close(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("interlock.channels.websocket.CLOSING", 0.2)
@@ -117,7 +117,7 @@ def test_nobody_waits_for_one_that_ends_and_does_not_read(
     run(test())
 
 
-def test_an_answer_that_closes(run: Run) -> None:
+def test_sends_responses_before_close(run: Run) -> None:
     def answer_and_close(channel: WebSocketChannel, payload: bytes) -> None:
         channel.send(ANSWER)
         channel.send(ANSWER)
@@ -132,7 +132,7 @@ def test_an_answer_that_closes(run: Run) -> None:
 
 
 @pytest.mark.parametrize("tail", [close_frame(1000, "", MASK), VIOLATION], ids=["close", "broken"])
-def test_nothing_is_written_after_it_was_cut_off(run: Run, tail: bytes) -> None:
+def test_writes_nothing_after_abort(run: Run, tail: bytes) -> None:
     def answer_and_leave(channel: WebSocketChannel, payload: bytes) -> None:
         channel.send(ANSWER)
         channel.pause_writing()

@@ -52,7 +52,7 @@ def refusal(shop: ChangingShop, **arguments: Any) -> str | None:
 
 
 @pytest.mark.spec("ST-4.5.3-5", "ST-4.6.4-4")
-def test_a_parameter_becomes_required(
+def test_reports_parameter_that_becomes_required(
     start_node: Start, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -94,7 +94,7 @@ def test_a_parameter_becomes_required(
     registry.close()
 
 
-def test_what_breaks_nobody_is_told_and_let_be(start_node: Start) -> None:
+def test_reports_compatible_change_without_holding(start_node: Start) -> None:
     shop = start_node(on_break="hold")
     shop.offers(WIDER, ADD)
     [row] = shop.status()
@@ -110,7 +110,7 @@ def test_what_breaks_nobody_is_told_and_let_be(start_node: Start) -> None:
     assert [row.to_version for row in rows] == ["1.1.1", "1.1.0"]
 
 
-def test_a_tool_that_breaks_is_held_until_somebody_accepts_it(start_node: Start) -> None:
+def test_holds_breaking_tool_until_accepted(start_node: Start) -> None:
     shop = start_node(on_break="hold", registry="registry")
     assert refusal(shop) is None
     shop.offers(DEMANDING, ADD)
@@ -143,7 +143,7 @@ def test_a_tool_that_breaks_is_held_until_somebody_accepts_it(start_node: Start)
     assert "shop.echo" not in shop.listed()
 
 
-def test_nobody_ever_sees_what_is_held(start_node: Start) -> None:
+def test_pending_tool_is_never_visible(start_node: Start) -> None:
     """Not even who reads the list in the moment in which it changes."""
     shop = start_node(on_break="hold")
     seen: list[list[str]] = []
@@ -158,7 +158,7 @@ def test_nobody_ever_sees_what_is_held(start_node: Start) -> None:
     assert all("shop.echo" not in names for names in seen)
 
 
-def test_one_that_is_again_what_it_was(start_node: Start) -> None:
+def test_restored_tool_is_listed_again(start_node: Start) -> None:
     shop = start_node(on_break="hold", registry="registry")
     shop.offers(DEMANDING, ADD)
     assert refusal(shop, text="a") is not None
@@ -172,7 +172,7 @@ def test_one_that_is_again_what_it_was(start_node: Start) -> None:
     assert [one.outcome for one in shop.journal("contracts")] == ["breaking", "restored"]
 
 
-def test_it_is_known_over_restarts(start_node: Start) -> None:
+def test_records_survive_restart(start_node: Start) -> None:
     """What a tool was, what it is, and that nobody has accepted it."""
     start_node(on_break="hold")
     shop = start_node(DEMANDING, ADD, on_break="hold")
@@ -187,7 +187,7 @@ def test_it_is_known_over_restarts(start_node: Start) -> None:
     assert shop.listed() == ["shop.add", "shop.echo"]
 
 
-def test_accepted_is_what_was_shown(start_node: Start) -> None:
+def test_accepts_only_shown_change(start_node: Start) -> None:
     shop = start_node(on_break="hold")
     shop.offers(DEMANDING, ADD)
     store = ToolRecordStore(shop.path)
@@ -200,7 +200,7 @@ def test_accepted_is_what_was_shown(start_node: Start) -> None:
     assert refusal(shop, text="a") is not None
 
 
-def test_a_tool_that_is_listed_no_more(start_node: Start) -> None:
+def test_reports_removed_tool(start_node: Start) -> None:
     shop = start_node(on_break="hold")
     shop.offers(ADD)
     [row] = shop.status()
@@ -218,7 +218,7 @@ def test_a_tool_that_is_listed_no_more(start_node: Start) -> None:
     assert outcomes == ["removed", "restored", "removed"]
 
 
-def test_what_the_config_hides_or_renames_is_not_gone(start_node: Start) -> None:
+def test_hidden_or_renamed_tool_is_not_removed(start_node: Start) -> None:
     shop = start_node()
     url = shop.shop.url
     for server in (
@@ -233,7 +233,7 @@ def test_what_the_config_hides_or_renames_is_not_gone(start_node: Start) -> None
     assert shop.journal("contracts") == []
 
 
-def test_a_state_folder_that_was_lost(start_node: Start) -> None:
+def test_registry_restores_lost_state_folder(start_node: Start) -> None:
     """The registry knows what a tool was, also when the node does not any more."""
     shop = start_node(registry="registry")
     path = shop.path
@@ -253,7 +253,7 @@ def test_a_state_folder_that_was_lost(start_node: Start) -> None:
     assert shop.status() == []
 
 
-def test_a_registry_that_cannot_be_written_now(start_node: Start, tmp_path: Path) -> None:
+def test_retries_failed_publication(start_node: Start, tmp_path: Path) -> None:
     """The node goes on, says so, and publishes as soon as it can."""
     shop = start_node(registry="registry")
     git(tmp_path / "registry", "checkout", "--quiet", "--detach")
@@ -270,7 +270,7 @@ def test_a_registry_that_cannot_be_written_now(start_node: Start, tmp_path: Path
     registry.close()
 
 
-def test_another_registry(start_node: Start, tmp_path: Path) -> None:
+def test_publishes_to_changed_registry(start_node: Start, tmp_path: Path) -> None:
     shop = start_node()
     assert not (tmp_path / "registry").exists()
     shop.configure(registry="registry")
@@ -283,7 +283,7 @@ def test_another_registry(start_node: Start, tmp_path: Path) -> None:
     assert (tmp_path / "other" / "upstream.shop" / "shop.echo" / "1.0.0.tool.json").exists()
 
 
-def test_settings_that_change_while_it_runs(start_node: Start) -> None:
+def test_settings_change_live(start_node: Start) -> None:
     shop = start_node()
     shop.offers(DEMANDING, ADD)
     assert refusal(shop, text="a") is None
@@ -301,7 +301,7 @@ def test_settings_that_change_while_it_runs(start_node: Start) -> None:
     assert row.to_version == "3.0.0"
 
 
-def test_beside_pins(start_node: Start) -> None:
+def test_pins_and_contracts_need_separate_acceptance(start_node: Start) -> None:
     """A tool that is pinned and breaks is held for both, and free when both are accepted."""
     shop = start_node(on_break="hold", node_pins=PinsConfig(mode="first_seen"))
     shop.offers({**DEMANDING, "description": "Another."}, ADD)
@@ -336,7 +336,7 @@ def test_beside_pins(start_node: Start) -> None:
     assert "interlock contracts accept" in str(refusal(shop))
 
 
-def test_a_large_contract_is_looked_at_beside_the_loop(start_node: Start) -> None:
+def test_compares_large_contract_in_background(start_node: Start) -> None:
     def large(*required: str) -> dict[str, Any]:
         many = {f"p{n}": {"type": "string", "description": "x" * 100} for n in range(2000)}
         return tool("echo", *required, text=TEXT, **many)
@@ -350,7 +350,7 @@ def test_a_large_contract_is_looked_at_beside_the_loop(start_node: Start) -> Non
     assert "REQUIRED_FIELD_ADDED" in str(refusal(shop, text="a"))
 
 
-def test_a_contract_that_says_its_version_itself(start_node: Start, tmp_path: Path) -> None:
+def test_publishes_declared_versions(start_node: Start, tmp_path: Path) -> None:
     shop = start_node(registry="registry")
     document = b'{"name": "mail.send", "inputSchema": {"type": "object"}}'
     shop.running.do(

@@ -9,13 +9,13 @@ from interlock.core.config import Config, parse_config
 from interlock.core.config.reader import NodeReader
 
 
-def test_the_defaults() -> None:
+def test_default_settings() -> None:
     assert Config().section(ContractsConfig) == ContractsConfig(
         watch=True, registry=None, on_break="report", serve=True
     )
 
 
-def test_it_is_read() -> None:
+def test_reads_settings() -> None:
     read = parse_config("contracts: {registry: contracts, on_break: hold, serve: false}")
     assert read.section(ContractsConfig) == ContractsConfig(
         registry="contracts", on_break="hold", serve=False
@@ -34,7 +34,7 @@ def test_it_is_read() -> None:
         ({"registry": "../contracts", "on_break": "hold"}, ""),
     ],
 )
-def test_what_does_not_go_together(values: dict[str, object], said: str) -> None:
+def test_rejects_conflicting_settings(values: dict[str, object], said: str) -> None:
     told: list[str] = []
 
     class Reader:

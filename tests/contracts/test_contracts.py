@@ -96,7 +96,7 @@ async def serve_contracts(
 
 
 @pytest.mark.spec("ST-4.6.4-1", "ST-4.6.4-2")
-async def test_asking(shelf: Shelf) -> None:
+async def test_lists_and_reads_contracts(shelf: Shelf) -> None:
     async with serve_contracts(shelf) as (ask, _server):
         everything = (await ask("/contracts")).json()
         assert [(one["name"], one["version"]) for one in everything["contracts"]] == [
@@ -144,7 +144,7 @@ async def test_asking(shelf: Shelf) -> None:
 
 
 @pytest.mark.spec("ST-4.6.4-3")
-async def test_validating(shelf: Shelf) -> None:
+async def test_validates_payloads(shelf: Shelf) -> None:
     async with serve_contracts(shelf, limits=Limits(body_bytes=2000)) as (ask, _server):
         good = await ask("/contracts/Order/validate?version=2.x", {"id": "a"})
         assert good.json() == {
@@ -170,7 +170,7 @@ async def test_validating(shelf: Shelf) -> None:
 
 
 @pytest.mark.spec("ST-4.5.4-2")
-async def test_a_major_that_ends(shelf: Shelf) -> None:
+async def test_deprecated_major_is_gone_after_sunset(shelf: Shelf) -> None:
     shelf.put(contract("Order", "3.0.0"))
     shelf.registry.deprecate("Order", 2, author="x", migration_uri="https://example.org/3")
 
@@ -190,7 +190,7 @@ async def test_a_major_that_ends(shelf: Shelf) -> None:
         assert (await ask("/contracts/Order")).json()["version"] == "3.0.0"
 
 
-async def test_what_makes_no_sense(shelf: Shelf) -> None:
+async def test_rejects_invalid_requests(shelf: Shelf) -> None:
     async with serve_contracts(shelf) as (ask, _server):
         for path, word in (
             ("/contracts?colour=red", "Allowed: domain, generator_version, name"),
@@ -219,7 +219,7 @@ async def test_what_makes_no_sense(shelf: Shelf) -> None:
         assert "very-secret" not in secret.text
 
 
-def test_who_may(shelf: Shelf) -> None:
+def test_checks_tokens_and_origins(shelf: Shelf) -> None:
     tokens = [
         TokenConfig(name="reader", token="${env:SECRET}"),
         TokenConfig(name="registrar", token="another-secret-of-theirs", may=["register"]),
@@ -245,7 +245,7 @@ def test_who_may(shelf: Shelf) -> None:
     served(shelf, strangers)
 
 
-async def test_a_registry_that_is_broken(shelf: Shelf) -> None:
+async def test_reports_damaged_registry(shelf: Shelf) -> None:
     (shelf.folder / ".git" / "HEAD").write_text("nonsense")
 
     async with serve_contracts(shelf) as (ask, _server):
@@ -255,7 +255,7 @@ async def test_a_registry_that_is_broken(shelf: Shelf) -> None:
         assert "Traceback" not in answer.text
 
 
-async def test_an_address_that_is_taken(shelf: Shelf) -> None:
+async def test_rejects_used_address(shelf: Shelf) -> None:
     async with serve_contracts(shelf) as (_ask, server):
         address = server.url.split("/")[2]
         with pytest.raises(InterlockError, match="Cannot listen on"):

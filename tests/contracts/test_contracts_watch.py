@@ -77,7 +77,7 @@ def files(*required: str, key: str = "files", **more: Any) -> Offering:
     return offer(key, [definition("read", inputSchema=schema), definition("list")], **more)
 
 
-def test_what_comes_up_together_is_one_commit(watched: Watched) -> None:
+def test_publishes_simultaneous_changes_in_one_commit(watched: Watched) -> None:
     watched.publishes()
     watched.sees(files(), files(key="more"), files(key="others"))
     assert watched.words == []
@@ -93,7 +93,7 @@ def test_what_comes_up_together_is_one_commit(watched: Watched) -> None:
     assert rows["files.read"].dependents.callers == ["caller of files.read"]
 
 
-def test_the_same_again_is_no_news(watched: Watched) -> None:
+def test_unchanged_contract_is_not_published_again(watched: Watched) -> None:
     """Also when the node says something else of it."""
     watched.publishes()
     watched.sees(files())
@@ -109,7 +109,7 @@ def test_the_same_again_is_no_news(watched: Watched) -> None:
     assert git(watched.folder / "registry", "log", "--oneline").count("\n") == 1
 
 
-def test_one_that_nobody_can_read_stands_in_nobodys_way(
+def test_unreadable_contract_does_not_block_others(
     watched: Watched, caplog: pytest.LogCaptureFixture
 ) -> None:
     seen = ObservedTool("files.bad", "files", "d" * 64, b"{")
@@ -125,7 +125,7 @@ def test_one_that_nobody_can_read_stands_in_nobodys_way(
     assert watched.watch.problem is None
 
 
-def test_contracts_that_say_their_version_themselves(
+def test_publishes_declared_versions(
     watched: Watched, caplog: pytest.LogCaptureFixture
 ) -> None:
     watched.publishes()
@@ -152,7 +152,7 @@ def test_contracts_that_say_their_version_themselves(
     registry.close()
 
 
-def test_a_registry_that_fails_is_tried_again_after_a_while(watched: Watched) -> None:
+def test_retries_failed_registry_after_delay(watched: Watched) -> None:
     watched.publishes()
     watched.sees(files())
     lock = watched.folder / "registry" / ".git" / "MERGE_HEAD"
@@ -168,7 +168,7 @@ def test_a_registry_that_fails_is_tried_again_after_a_while(watched: Watched) ->
     assert watched.store.find_unpublished() == []
 
 
-def test_a_registry_that_is_not_there_any_more_gets_everything_anew(watched: Watched) -> None:
+def test_missing_registry_gets_everything_again(watched: Watched) -> None:
     watched.publishes()
     watched.sees(files())
     registry = watched.folder / "registry"
@@ -180,7 +180,7 @@ def test_a_registry_that_is_not_there_any_more_gets_everything_anew(watched: Wat
     ]
 
 
-def test_no_registry_can_be_opened(watched: Watched) -> None:
+def test_works_without_registry(watched: Watched) -> None:
     def refuse() -> ContractRegistry:
         from interlock.contracts.registry.records import registry_error
 
@@ -192,7 +192,7 @@ def test_no_registry_can_be_opened(watched: Watched) -> None:
     assert watched.words == [("files.read", "breaking")]
 
 
-def test_a_store_that_others_wrote_to(watched: Watched) -> None:
+def test_reads_changes_of_other_processes(watched: Watched) -> None:
     watched.sees(files())
     watched.sees(files("path"))
     beside = ToolRecordStore(watched.folder / "contracts.db")
@@ -208,7 +208,7 @@ def test_a_store_that_others_wrote_to(watched: Watched) -> None:
     beside.close()
 
 
-def test_a_store_that_is_no_store(tmp_path: Path) -> None:
+def test_rejects_file_that_is_no_store(tmp_path: Path) -> None:
     path = tmp_path / "contracts.db"
     path.write_bytes(b"no database, but long enough to be taken for one" * 100)
     with pytest.raises(InterlockError) as raised:

@@ -42,7 +42,7 @@ async def ask(
 
 
 @pytest.mark.spec("MX-11.3-1")
-def test_it_is_not_there_unless_somebody_administers() -> None:
+def test_hidden_without_administrators() -> None:
     async def test(rooms: Rooms) -> None:
         async with rooms.join("agent"):
             unknown = (await ask(rooms, "/nowhere", token=None, method="GET")).content
@@ -61,7 +61,7 @@ def test_it_is_not_there_unless_somebody_administers() -> None:
 @pytest.mark.spec("MX-11.3-2")
 @pytest.mark.spec("MX-11.3-3")
 @pytest.mark.spec("MX-7.1-4")
-def test_capabilities_are_given_and_taken() -> None:
+def test_adds_and_removes_capabilities() -> None:
     async def test(rooms: Rooms) -> None:
         async with rooms.join("agent", "human") as (agent, human):
             answer = await ask(rooms)
@@ -99,7 +99,7 @@ def test_capabilities_are_given_and_taken() -> None:
 
 
 @pytest.mark.spec("MX-11.3-4")
-def test_a_change_outlives_the_connection() -> None:
+def test_change_survives_reconnect() -> None:
     async def test(rooms: Rooms) -> None:
         async with rooms.join("agent"):
             assert (await ask(rooms)).status_code == 200
@@ -110,7 +110,7 @@ def test_a_change_outlives_the_connection() -> None:
 
 
 @pytest.mark.spec("MX-11.3-4")
-def test_lists_are_compared_as_sets() -> None:
+def test_compares_capabilities_as_sets() -> None:
     async def test(rooms: Rooms) -> None:
         async with rooms.join("agent"):
             body = {"add": ["chat", "x/1", "chat", "x/1", "x/2"], "remove": ["never-had", "x/2"]}
@@ -124,7 +124,7 @@ def test_lists_are_compared_as_sets() -> None:
 
 
 @pytest.mark.spec("MX-11.3-4")
-def test_refusals() -> None:
+def test_rejects_invalid_requests() -> None:
     async def test(rooms: Rooms) -> None:
         async with rooms.join("agent", "boss"), rooms.join("agent", topic="more"):
             one = f"{PATH}?topic=room"
@@ -181,7 +181,7 @@ def test_refusals() -> None:
     run(test, admins=ADMINS, callers=SCOPED, rooms=BOTH)
 
 
-def test_the_topic_is_said_where_there_are_several() -> None:
+def test_several_topics_need_topic_parameter() -> None:
     async def test(rooms: Rooms) -> None:
         async with rooms.join("agent"), rooms.join("agent", topic="more"):
             answer = await ask(rooms, f"{PATH}?topic=more", token="t-boss-sr")
@@ -193,7 +193,7 @@ def test_the_topic_is_said_where_there_are_several() -> None:
     run(test, admins=ADMINS, callers=SCOPED, rooms=BOTH)
 
 
-def test_nobody_changes_its_own() -> None:
+def test_rejects_change_of_own_capabilities() -> None:
     async def test(rooms: Rooms) -> None:
         async with rooms.join("boss", "agent"):
             answer = await ask(rooms, "/admin/participants/chief/capabilities")
@@ -205,7 +205,7 @@ def test_nobody_changes_its_own() -> None:
     run(test, admins=ADMINS, callers=SCOPED, rooms={"room": TopicConfig(participants=seats)})
 
 
-def test_who_is_there() -> None:
+def test_lists_participants() -> None:
     async def test(rooms: Rooms) -> None:
         async with rooms.join("agent"), rooms.join("agent", "human", topic="more"):
             told = (await ask(rooms, "/admin/participants", method="GET")).json()["participants"]
@@ -228,7 +228,7 @@ def test_who_is_there() -> None:
     run(test, admins=ADMINS, rooms=BOTH)
 
 
-def test_which_topics_there_are() -> None:
+def test_lists_topics() -> None:
     async def test(rooms: Rooms) -> None:
         assert await shown(rooms) == [("ops", "ops", False, []), ("team-*", "team-*", False, [])]
         async with (
@@ -287,7 +287,7 @@ async def shown(rooms: Rooms, query: str = "") -> list[tuple[str, str, bool, lis
     ]
 
 
-def test_topics_are_for_administrators_alone() -> None:
+def test_only_administrators_list_topics() -> None:
     async def test(rooms: Rooms) -> None:
         path = "/admin/topics"
         for token, status in (("t-agent", 403), ("t-boss-jr", 403), ("wrong", 401), (None, 401)):

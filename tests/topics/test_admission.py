@@ -36,7 +36,7 @@ def refusal(topics: TopicsConfig, topic: str, caller: Caller | None) -> Interloc
     return caught.value
 
 
-def test_the_first_seat_that_fits_is_taken() -> None:
+def test_first_matching_participant_rule_applies() -> None:
     topics = config(participants=SEATS)
     _, worker = find_participant(topics, "ops", WORKER)
     assert (worker.id, worker.routing) == ("worker-1", "directed")
@@ -47,7 +47,7 @@ def test_the_first_seat_that_fits_is_taken() -> None:
 
 
 @pytest.mark.spec("MX-4.1-20")
-def test_who_has_no_profile_may_propose_and_talk() -> None:
+def test_default_profile_allows_proposals_and_chat() -> None:
     _, known = find_participant(config(access="private"), "ops", STRANGER)
     assert known.capabilities == ("mcp/proposal:*", "chat")
     _, seated = find_participant(
@@ -58,12 +58,12 @@ def test_who_has_no_profile_may_propose_and_talk() -> None:
     assert other.capabilities == PROFILES["read_only"]
 
 
-def test_a_seat_may_have_an_id_of_its_own() -> None:
+def test_participant_rule_may_set_id() -> None:
     seat = ParticipantConfig(callers=["x"], id="planner")
     assert find_participant(config(participants=[seat]), "ops", STRANGER)[1].id == "planner"
 
 
-def test_a_restricted_topic_is_for_those_with_a_seat() -> None:
+def test_restricted_topic_needs_participant_rule() -> None:
     topics = config(participants=SEATS[:2])
     absent = refusal(topics, "other", STRANGER)
     closed = refusal(topics, "ops", STRANGER)
@@ -74,7 +74,7 @@ def test_a_restricted_topic_is_for_those_with_a_seat() -> None:
 
 
 @pytest.mark.parametrize("access", ["restricted", "private"])
-def test_strangers_come_into_public_topics_only(access: str) -> None:
+def test_guests_join_only_public_topics(access: str) -> None:
     closed = refusal(config(access=access), "ops", None)
     absent = refusal(config(access=access), "other", None)
     assert closed.failure.http == 401
@@ -88,12 +88,12 @@ def test_strangers_come_into_public_topics_only(access: str) -> None:
 
 
 @pytest.mark.parametrize("topic", ["", "a b", "a/b", "*", "x" * 129, "ops\n", "é"])
-def test_what_is_no_name_of_a_topic(topic: str) -> None:
+def test_rejects_invalid_topic_names(topic: str) -> None:
     for caller in (None, STRANGER):
         assert refusal(config("*", access="public"), topic, caller).failure.http == 400
 
 
-def test_a_name_goes_before_a_glob_and_a_glob_before_the_next() -> None:
+def test_exact_name_precedes_pattern() -> None:
     exact, first, second = (TopicConfig(max_participants=n) for n in (1, 2, 3))
     topics = TopicsConfig(rooms={"team-*": first, "team-a": exact, "*": second})
     assert find_settings(topics, "team-a") is exact
@@ -104,7 +104,7 @@ def test_a_name_goes_before_a_glob_and_a_glob_before_the_next() -> None:
 
 
 @pytest.mark.spec("MX-3-17")
-def test_nobody_is_called_as_the_gateway_or_the_node_are() -> None:
+def test_rejects_reserved_participant_ids() -> None:
     for name in ("system", "system:gateway", "system/x", "a b", "a\n", "", "x" * 129):
         assert not is_valid_id(name)
         assert refusal(config(access="private"), "ops", Caller(name)).failure.http == 403
@@ -125,7 +125,7 @@ def test_nobody_is_called_as_the_gateway_or_the_node_are() -> None:
         "boss\ufe0f", "bo\u00adss", "boss\u3164", "boss\u00a0", "boss\ud800", "\x1b[2K",
     ],
 )  # fmt: skip
-def test_what_cannot_be_told_from_another_is_no_id(name: str) -> None:
+def test_rejects_confusable_ids(name: str) -> None:
     assert not is_valid_id(name)
     assert refusal(config(access="private"), "ops", Caller(name)).failure.http == 403
 
@@ -133,7 +133,7 @@ def test_what_cannot_be_told_from_another_is_no_id(name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["agent", "ann@example.com", "tokyo/9", "作業者", "a:b", "systems"]
 )
-def test_what_can_be_an_id(name: str) -> None:
+def test_accepts_valid_ids(name: str) -> None:
     assert find_participant(config(access="private"), "ops", Caller(name))[1].id == name
 
 
@@ -141,7 +141,7 @@ def test_what_can_be_an_id(name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["boss", "Boss", "BO\u017fS", "\uff42oss", "Recorder", "HUB", "Alice"]
 )
-def test_nobody_is_called_as_the_seat_of_another_is(name: str, access: str) -> None:
+def test_rejects_id_of_other_participant_rule(name: str, access: str) -> None:
     seat = ParticipantConfig(callers=["alice"], id="boss", profile="full_access")
     topics = config(access=access, node="hub", participants=[seat])
     assert refusal(topics, "ops", Caller(name)).failure.http == 403
@@ -152,7 +152,7 @@ def test_nobody_is_called_as_the_seat_of_another_is(name: str, access: str) -> N
     assert find_participant(many, "ops", Caller("bob"))[1].id == "bob"
 
 
-def test_who_administers() -> None:
+def test_requires_administrator() -> None:
     topics = TopicsConfig(admins=["boss*"])
     require_administrator(topics, Caller("boss-1"))
     require_administrator(topics, Caller("boss-1", scopes=("read", "admin")))
@@ -163,13 +163,13 @@ def test_who_administers() -> None:
 
 
 @given(st.lists(st.sampled_from(["chat", "x/*", "mcp/*"])), st.sampled_from([None, *PROFILES]))
-def test_capabilities_are_those_of_the_profile_and_of_the_seat(own: list[str], name: str) -> None:
+def test_combines_profile_and_rule_capabilities(own: list[str], name: str) -> None:
     made = list_capabilities(ParticipantConfig(profile=name, capabilities=own), "tool_only")  # type: ignore[arg-type]
     assert {*made} == {*PROFILES[name or "tool_only"], *own}
     assert len(made) == len({*made})
 
 
-def test_a_seat_can_have_nothing_but_its_own_patterns() -> None:
+def test_none_profile_grants_only_rule_capabilities() -> None:
     monitor = ParticipantConfig(callers=["m"], profile="none", capabilities=["mcp/request:*/list"])
     assert list_capabilities(monitor, "full_access") == ("mcp/request:*/list",)
     assert list_capabilities(ParticipantConfig(callers=["m"], profile="none"), "full_access") == ()

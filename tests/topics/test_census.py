@@ -21,7 +21,7 @@ def refusal(house: House, topic: str, name: str | None) -> str:
     return refused.value.message
 
 
-def test_one_caller_is_in_so_many_topics_and_no_more() -> None:
+def test_limits_connections_per_caller() -> None:
     house = House(ROOMS)
     members = [
         house.come("eve", f"team-{number}")[0] for number in range(MAX_CONNECTIONS_PER_CALLER)
@@ -37,7 +37,7 @@ def test_one_caller_is_in_so_many_topics_and_no_more() -> None:
     house.come("eve", "team-more")
 
 
-def test_guests_do_not_take_all_there_is() -> None:
+def test_guests_cannot_use_all_connections() -> None:
     house = House(ROOMS)
     house.gateway.configure(TopicsConfig(rooms=ROOMS, max_connections=10))
     for number in range(5):
@@ -48,7 +48,7 @@ def test_guests_do_not_take_all_there_is() -> None:
     assert "which is the limit" in refusal(house, "team-x", "one-more")
 
 
-def test_all_who_are_gone_are_counted_out() -> None:
+def test_counts_disconnects() -> None:
     house = House(ROOMS)
     census = house.gateway._connections
     member, _ = house.come("a", "team-x")

@@ -51,7 +51,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("text", MISTAKES, ids=lambda text: text.splitlines()[-1].strip()[:50])
-def test_a_mistake_is_named(text: str) -> None:
+def test_reports_config_mistakes(text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_config(text)
     assert MISTAKES[text] in str(caught.value)
@@ -63,7 +63,7 @@ def test_rejects_path_of_subservers() -> None:
         parse_config("topics: {path: /ax}")
 
 
-def test_a_room_with_everything() -> None:
+def test_reads_complete_room() -> None:
     config = parse_config(
         "topics:\n  admins: [chief]\n  rooms:\n    ops:\n      node: hub\n      record: heads\n"
         "      participants:\n        - {callers: [bot], id: agent, profile: proposal_only}\n"
@@ -76,7 +76,7 @@ def test_a_room_with_everything() -> None:
     assert config.section(TopicsConfig).rooms["team-*"].access == "private"
 
 
-def test_globs_of_which_each_is_for_something() -> None:
+def test_accepts_overlapping_patterns_in_useful_order() -> None:
     rooms = "{o: {}, 'hr-*': {}, 'h?-*': {}, 'h*': {}, '[a-c]*': {}, 'a?': {}, 'a*': {}, hr-x: {}}"
     seats = (
         "[{callers: [a]}, {callers: [a, b], roles: [x]}, {callers: ['c*', a]}, {roles: [y]}, "
@@ -107,7 +107,7 @@ def test_globs_of_which_each_is_for_something() -> None:
         ("*-y", "[ab]-y", True),
     ],
 )
-def test_what_is_in_brackets_is_one_sign_of_several(above: str, below: str, covered: bool) -> None:
+def test_detects_covered_patterns_with_brackets(above: str, below: str, covered: bool) -> None:
     text = f"topics: {{rooms: {{'{above}': {{}}, '{below}': {{}}}}}}"
     if not covered:
         told = problems_of(text)
@@ -126,7 +126,7 @@ def problems_of(text: str) -> str:
     return ""
 
 
-def test_only_the_path_of_topics_takes_a_new_start() -> None:
+def test_only_topics_path_needs_restart() -> None:
     before = parse_config("topics: {rooms: {a: {}}}")
     moved = diff(before, parse_config("topics: {path: /rooms, rooms: {a: {}}}"))
     assert (moved.live, moved.restart) == ((), ("topics.path",))

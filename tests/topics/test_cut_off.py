@@ -46,7 +46,7 @@ def is_closed(one: Socket) -> None:
 
 @pytest.mark.parametrize("half", [True, False])
 @pytest.mark.parametrize("how", [closes, ends_its_bytes, sends_binary, is_closed])
-def test_who_leaves_and_reads_nothing_is_cut_off(how: Callable[[Socket], None], half: bool) -> None:
+def test_aborts_closed_connection_that_never_reads(how: Callable[[Socket], None], half: bool) -> None:
     one = Socket(Wire(eof=half))
     one.fill()
     how(one)
@@ -61,7 +61,7 @@ def test_who_leaves_and_reads_nothing_is_cut_off(how: Callable[[Socket], None], 
 
 
 @pytest.mark.parametrize("frame", [ping_frame, pong_frame])
-def test_who_only_says_that_it_is_there_is_let_go(frame: Callable[..., bytes]) -> None:
+def test_disconnects_sender_of_only_pings(frame: Callable[..., bytes]) -> None:
     one = Socket()
     sign = frame(b"", MASK)
     for _ in range(3):
@@ -108,7 +108,7 @@ def drips(one: Socket, seconds: float, piece: bytes) -> None:
     ],
     ids=["a byte", "part of a frame", "parts", "empty parts", "pings between", "after another"],
 )
-def test_a_message_that_never_ends_is_not_kept(begins: bytes, goes_on: bytes) -> None:
+def test_limits_duration_of_message(begins: bytes, goes_on: bytes) -> None:
     one = Socket(ping=LOOK)
     one.send(begins)
     drips(one, MAX_MESSAGE_SECONDS, goes_on)
@@ -118,7 +118,7 @@ def test_a_message_that_never_ends_is_not_kept(begins: bytes, goes_on: bytes) ->
     assert len(one.gone) == 1
 
 
-def test_who_talks_slowly_or_much_is_not_taken_for_one_that_never_ends() -> None:
+def test_slow_messages_are_not_endless() -> None:
     one = Socket(ping=LOOK)
     for _ in range(20):
         # At each look it is in the middle of something, and of something else than before.
@@ -150,7 +150,7 @@ async def end_bytes(member: Raw) -> None:
 
 
 @pytest.mark.parametrize("how", [say_close, end_bytes])
-def test_nothing_waits_for_one_that_left_without_reading(
+def test_unread_connection_does_not_block_node(
     how: Callable[[Raw], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("interlock.channels.websocket.CLOSING", 0.2)
@@ -175,7 +175,7 @@ def test_nothing_waits_for_one_that_left_without_reading(
     run(test, rooms=QUEUE)
 
 
-def test_nothing_waits_for_one_that_left_without_reading_over_tls(
+def test_unread_connection_does_not_block_node_over_tls(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("interlock.channels.websocket.CLOSING", 0.2)

@@ -9,7 +9,7 @@ from tests.topics.test_gateway import House
 
 
 @pytest.mark.spec("MX-7.1-5")
-def test_what_was_refused_is_known_of_each_room() -> None:
+def test_counts_rejections_per_room() -> None:
     house = House()
     a, _ = house.come("a")
     b, _ = house.come("b")
@@ -33,7 +33,7 @@ def denials(house: House) -> list[tuple[object, ...]]:
     ]
 
 
-def test_what_is_refused_in_a_room_is_in_the_journal_and_does_not_fill_it() -> None:
+def test_journals_limited_number_of_rejections() -> None:
     house = House()
     a, _ = house.come("a")
     for _ in range(5):
@@ -52,7 +52,7 @@ def test_what_is_refused_in_a_room_is_in_the_journal_and_does_not_fill_it() -> N
     assert denials(house)[3:] == [("a", "ops", sender, "a: 4 more until it left")]
 
 
-def test_guests_do_not_fill_the_journal_by_coming_again() -> None:
+def test_guests_cannot_fill_journal_by_reconnecting() -> None:
     house = House()
     for _ in range(200):
         guest, _ = house.come(None, "open")
@@ -63,7 +63,7 @@ def test_guests_do_not_fill_the_journal_by_coming_again() -> None:
     assert {caller for caller, *_ in written} == {""}
 
 
-def test_who_comes_in_again_is_not_written_down_anew() -> None:
+def test_reconnecting_does_not_reset_journal_limit() -> None:
     house = House()
     for _ in range(5):
         a, _ = house.come("a")
@@ -75,7 +75,7 @@ def test_who_comes_in_again_is_not_written_down_anew() -> None:
 
 
 @pytest.mark.parametrize("before", [0, 40, 55, 65])
-def test_no_secret_is_written_down_with_a_refusal(
+def test_rejection_entries_contain_no_secret(
     before: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nor the half of one that is left where the entry is cut."""

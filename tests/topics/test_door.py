@@ -23,7 +23,7 @@ from tests.topics.wires import MASK
 
 @pytest.mark.spec("MX-6.2a-1")
 @pytest.mark.spec("MX-8.1-1")
-def test_a_topic_is_joined_at_its_path_and_nowhere_else() -> None:
+def test_topic_has_one_path() -> None:
     async def test(rooms: Rooms) -> None:
         async with rooms.join("agent") as (agent,):
             assert agent.socket.response is not None
@@ -38,7 +38,7 @@ def test_a_topic_is_joined_at_its_path_and_nowhere_else() -> None:
 
 
 @pytest.mark.spec("MX-6.2a-3")
-def test_the_welcome_comes_first_and_says_what_holds() -> None:
+def test_welcome_comes_first() -> None:
     async def test(rooms: Rooms) -> None:
         async with rooms.join("human", "agent") as (human, agent):
             assert agent.id == "robot-alpha"
@@ -62,7 +62,7 @@ def test_the_welcome_comes_first_and_says_what_holds() -> None:
 
 @pytest.mark.spec("MX-6.2a-2")
 @pytest.mark.spec("MX-8.1-3")
-def test_the_same_token_is_the_same_participant() -> None:
+def test_same_token_is_same_participant() -> None:
     async def test(rooms: Rooms) -> None:
         for _ in range(2):
             async with rooms.join("agent") as (agent,):
@@ -73,7 +73,7 @@ def test_the_same_token_is_the_same_participant() -> None:
 
 
 @pytest.mark.spec("MX-5.1-1")
-def test_capabilities_by_token_and_by_role() -> None:
+def test_capabilities_follow_token_and_role() -> None:
     async def test(rooms: Rooms) -> None:
         async with rooms.join("agent", "human", "operator") as (agent, human, operator):
             # Whose token it is, a pattern of names, or what it is.
@@ -86,7 +86,7 @@ def test_capabilities_by_token_and_by_role() -> None:
 
 
 @pytest.mark.spec("MX-6.2a-5")
-def test_nobody_chooses_its_own_id() -> None:
+def test_client_cannot_choose_id() -> None:
     async def test(rooms: Rooms) -> None:
         hints = "&id=boss&participant=boss&from=boss&name=boss"
         headers = {"Authorization": "Bearer t-agent", "X-Participant-Id": "boss"}
@@ -98,7 +98,7 @@ def test_nobody_chooses_its_own_id() -> None:
 
 
 @pytest.mark.spec("MX-8.1-4")
-def test_one_record_for_each_who_is_there() -> None:
+def test_connection_records_list_each_connection() -> None:
     async def test(rooms: Rooms) -> None:
         async with rooms.join("agent", "human"), rooms.join("agent", topic="more") as (again,):
             records = rooms.gateway.list_connections()
@@ -117,7 +117,7 @@ def test_one_record_for_each_who_is_there() -> None:
     run(test, rooms={"room": both, "more": both})
 
 
-def test_what_came_in_the_same_packet_as_the_request() -> None:
+def test_reads_message_in_same_packet_as_request() -> None:
     async def test(rooms: Rooms) -> None:
         async with rooms.join("human") as (human,):
             reader, writer = await asyncio.open_connection("127.0.0.1", rooms.http.port)
@@ -140,7 +140,7 @@ def test_what_came_in_the_same_packet_as_the_request() -> None:
 
 
 @pytest.mark.spec("MX-6.3a-4")
-def test_what_it_wants_to_be_sent() -> None:
+def test_routing_selects_received_messages() -> None:
     async def test(rooms: Rooms) -> None:
         async with (
             rooms.join("agent", "human") as (agent, human),
@@ -164,7 +164,7 @@ def test_what_it_wants_to_be_sent() -> None:
 
 
 @pytest.mark.spec("MX-6.2a-7")
-def test_a_browser_shows_its_token_as_a_subprotocol() -> None:
+def test_browser_sends_token_as_subprotocol() -> None:
     async def test(rooms: Rooms) -> None:
         for offered, chosen in (
             (["mcpx", "mcpx.bearer.t-human"], "mcpx"),
@@ -187,7 +187,7 @@ def test_a_browser_shows_its_token_as_a_subprotocol() -> None:
 
 @pytest.mark.spec("MX-6.2a-7")
 @pytest.mark.spec("MX-5.1-1")
-def test_a_public_topic_takes_guests() -> None:
+def test_public_topic_accepts_guests() -> None:
     async def test(rooms: Rooms) -> None:
         async with joined(rooms.url()) as one, joined(rooms.url()) as other:
             assert one.id.startswith("guest-")
@@ -213,7 +213,7 @@ def test_a_public_topic_takes_guests() -> None:
 
 
 @pytest.mark.spec("MX-8.1-10", "MX-3.4-1")
-def test_a_connection_that_breaks_is_told_to_the_others() -> None:
+def test_broken_connection_is_announced() -> None:
     async def test(rooms: Rooms) -> None:
         async with rooms.join("human") as (human,), rooms.join("agent") as (agent,):
             await human.until(lambda one: one["payload"].get("event") == "join")
@@ -228,7 +228,7 @@ def test_a_connection_that_breaks_is_told_to_the_others() -> None:
 
 
 @pytest.mark.spec("MX-6.2a-8")
-def test_the_newest_connection_of_a_participant_counts() -> None:
+def test_newest_connection_replaces_older() -> None:
     async def test(rooms: Rooms) -> None:
         async with rooms.join("human", "agent") as (human, older), rooms.join("agent") as (newer,):
             code, reason = await older.closed()
@@ -244,7 +244,7 @@ def test_the_newest_connection_of_a_participant_counts() -> None:
     run(test)
 
 
-def test_nobody_takes_the_place_of_another() -> None:
+def test_participant_id_cannot_be_taken_over() -> None:
     async def test(rooms: Rooms) -> None:
         async with rooms.join("human") as (human,):
             answer = await refused(rooms.url(), "t-other")
@@ -267,7 +267,7 @@ def test_nobody_takes_the_place_of_another() -> None:
 # -- leaving
 
 
-def test_a_token_that_runs_out() -> None:
+def test_expired_token_ends_connection() -> None:
     now = 1000.0
 
     async def test(rooms: Rooms) -> None:
@@ -286,7 +286,7 @@ def test_a_token_that_runs_out() -> None:
     )
 
 
-def test_whose_token_runs_out_is_gone_whether_it_agrees_or_not() -> None:
+def test_expired_token_ends_silent_connection() -> None:
     now = 1000.0
 
     async def test(rooms: Rooms) -> None:
@@ -303,7 +303,7 @@ def test_whose_token_runs_out_is_gone_whether_it_agrees_or_not() -> None:
     )
 
 
-def test_a_token_that_does_not_count_any_more() -> None:
+def test_revoked_token_ends_connection() -> None:
     async def test(rooms: Rooms) -> None:
         async with rooms.join("agent", "human") as (agent, human):
             rooms.gateway.disconnect({"agent"})
@@ -314,7 +314,7 @@ def test_a_token_that_does_not_count_any_more() -> None:
     run(test)
 
 
-def test_the_node_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_node_stop_closes_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("interlock.channels.websocket.CLOSING", 0.2)
 
     async def test(rooms: Rooms) -> None:

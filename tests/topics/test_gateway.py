@@ -88,7 +88,7 @@ def refused(house: House, *arguments: object, **named: object) -> InterlockError
 
 
 @pytest.mark.spec("MX-2.2-4")
-def test_no_message_leaves_its_room() -> None:
+def test_messages_stay_in_room() -> None:
     house = House()
     a, _ = house.come("a", "ops")
     _, to_b = house.come("b", "team-x")
@@ -107,7 +107,7 @@ def test_no_message_leaves_its_room() -> None:
     assert to_b.texts == to_c.texts == also_to_a.texts == []
 
 
-def test_a_room_opens_with_the_first_and_closes_with_the_last() -> None:
+def test_room_opens_with_first_and_closes_with_last_member() -> None:
     house = House()
     assert house.opened == []
     a, to_a = house.come("a", "team-x")
@@ -126,7 +126,7 @@ def test_a_room_opens_with_the_first_and_closes_with_the_last() -> None:
 
 
 @pytest.mark.spec("MX-2.2-3")
-def test_a_room_that_opens_again_knows_nothing() -> None:
+def test_reopened_room_has_no_history() -> None:
     house = House()
     a, _ = house.come("a")
     house.gateway.send(a, said("a"))
@@ -136,7 +136,7 @@ def test_a_room_that_opens_again_knows_nothing() -> None:
     assert to_b.heard[0]["payload"]["participants"] == []
 
 
-def test_the_node_waits_in_rooms_that_have_a_name() -> None:
+def test_node_joins_rooms_with_exact_name() -> None:
     seat = TopicConfig(access="private", node="hub")
     house = House({"ops": seat, "team-*": seat, "plain": PRIVATE})
     assert house.opened == ["ops"]
@@ -156,7 +156,7 @@ def test_the_node_waits_in_rooms_that_have_a_name() -> None:
     assert house.gateway.list_connections() == []
 
 
-def test_everybody_goes_when_the_node_stops() -> None:
+def test_stop_closes_every_connection() -> None:
     house = House()
     ears = [house.come("a")[1], house.come("b", "team-x")[1]]
     house.gateway.close()
@@ -168,7 +168,7 @@ def test_everybody_goes_when_the_node_stops() -> None:
 # --- who comes in ---
 
 
-def test_guests_are_called_something_that_nobody_else_is() -> None:
+def test_guest_ids_are_unique() -> None:
     house = House()
     guests = [house.come(None, "open")[0] for _ in range(50)]
     assert len({guest.id for guest in guests}) == 50
@@ -176,7 +176,7 @@ def test_guests_are_called_something_that_nobody_else_is() -> None:
     assert all(guest.caller.kind == "guest" and not guest.caller.can_call for guest in guests)
 
 
-def test_the_same_name_known_in_another_way_is_somebody_else() -> None:
+def test_same_name_of_other_kind_is_rejected() -> None:
     house = House()
     member, _ = house.come("a")
     with pytest.raises(InterlockError) as caught:
@@ -185,7 +185,7 @@ def test_the_same_name_known_in_another_way_is_somebody_else() -> None:
     assert house.come("a")[0] is not member
 
 
-def test_a_full_room_is_told_before_the_door() -> None:
+def test_full_room_rejects_before_upgrade() -> None:
     house = House({"ops": TopicConfig(access="private", max_participants=1)})
     house.come("a")
     with pytest.raises(InterlockError) as caught:
@@ -193,7 +193,7 @@ def test_a_full_room_is_told_before_the_door() -> None:
     assert caught.value.failure.http == 503
 
 
-def test_nobody_enters_a_topic_that_is_no_more() -> None:
+def test_rejects_members_of_removed_topic() -> None:
     house = House()
     with pytest.raises(InterlockError):
         house.gateway.add_member(
@@ -201,7 +201,7 @@ def test_nobody_enters_a_topic_that_is_no_more() -> None:
         )
 
 
-def test_who_is_revoked_is_let_go() -> None:
+def test_revocation_disconnects_caller() -> None:
     house = House()
     _, to_a = house.come("a")
     _, also = house.come("a", "team-x")
@@ -218,7 +218,7 @@ def test_who_is_revoked_is_let_go() -> None:
 
 
 @pytest.mark.spec("MX-10.1-1", "MX-2.1-5")
-def test_what_is_known_of_a_connection() -> None:
+def test_describes_connections() -> None:
     house = House()
     member, _ = house.come("a")
     house.gateway.send(member, said("a"))
@@ -241,7 +241,7 @@ def test_what_is_known_of_a_connection() -> None:
     }  # fmt: skip
 
 
-def test_whoever_is_refused_again_and_again_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_logs_repeated_rejections(caplog: pytest.LogCaptureFixture) -> None:
     house = House()
     member, _ = house.come("a")
     with caplog.at_level(logging.INFO):
@@ -257,7 +257,7 @@ def test_whoever_is_refused_again_and_again_is_in_the_log(caplog: pytest.LogCapt
 
 
 @pytest.mark.spec("MX-4.1-16", "MX-11.3-5")
-def test_trust_grows_by_changes() -> None:
+def test_changes_capabilities_and_announces() -> None:
     house = House()
     member, to_a = house.come("a")
     _, to_b = house.come("b")
@@ -295,7 +295,7 @@ def test_trust_grows_by_changes() -> None:
     assert all("by admin" in row[9] for row in rows)
 
 
-def test_a_change_that_changes_nothing_is_told_to_nobody() -> None:
+def test_unchanged_capabilities_are_not_announced() -> None:
     house = House()
     _, to_a = house.come("a")
     to_a.forget()
@@ -306,7 +306,7 @@ def test_a_change_that_changes_nothing_is_told_to_nobody() -> None:
     assert house.journal.entries == []
 
 
-def test_what_an_admin_may_not_change() -> None:
+def test_rejects_forbidden_capability_changes() -> None:
     house = House({**ROOMS, "hubs": TopicConfig(access="private", node="hub")})
     house.come("a")
     assert refused(house, "x", [], [], by="admin").failure.http == 404
@@ -331,7 +331,7 @@ def test_what_an_admin_may_not_change() -> None:
     assert "mcp/*" in there.capabilities
 
 
-def test_a_change_outlives_the_connection_but_not_its_reason() -> None:
+def test_capability_change_survives_reconnect_but_not_config_change() -> None:
     house = House()
     member, _ = house.come("a")
     house.gateway.change_capabilities("a", ["mcp/*"], [], by="admin", topic=None)
@@ -360,7 +360,7 @@ def test_a_change_outlives_the_connection_but_not_its_reason() -> None:
     ],
     ids=lambda caller: f"{caller.name}-{caller.kind}-{caller.roles}",
 )
-def test_nobody_shakes_off_what_an_admin_took(between: Caller) -> None:
+def test_removed_capability_stays_removed_after_reconnect(between: Caller) -> None:
     """Not by a knock with something else that it has, and not by coming in with that."""
     seats = [
         ParticipantConfig(roles=["other"], id="a", profile="none"),
@@ -378,7 +378,7 @@ def test_nobody_shakes_off_what_an_admin_took(between: Caller) -> None:
     assert member.capabilities == ("chat",)
 
 
-def test_so_many_changes_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_remembered_capability_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("interlock.topics.gateway.MAX_CAPABILITY_CHANGES", 2)
     house = House()
     for place, name in enumerate(("a", "b", "a", "c")):
@@ -392,7 +392,7 @@ def test_so_many_changes_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None
     assert kept == ["a", "c"]
 
 
-def test_the_next_guest_of_that_name_has_not_earned_it() -> None:
+def test_next_guest_does_not_inherit_capabilities() -> None:
     house = House()
     guest, _ = house.come(None, "open")
     house.gateway.change_capabilities(guest.id, ["mcp/*"], [], by="admin", topic=None)
@@ -411,7 +411,7 @@ def seats(*capabilities: str, **more: object) -> TopicConfig:
     )
 
 
-def test_another_config_is_told_to_those_it_is_about() -> None:
+def test_config_change_is_announced_to_affected_participants() -> None:
     house = House({"ops": seats(access="private"), "x": PRIVATE, "y-*": PRIVATE})
     a, to_a = house.come("a")
     _, to_b = house.come("b")
@@ -434,7 +434,7 @@ def test_another_config_is_told_to_those_it_is_about() -> None:
     assert sorted(house.gateway.rooms) == ["ops", "x"]
 
 
-def test_the_same_config_changes_nothing() -> None:
+def test_unchanged_config_keeps_capability_changes() -> None:
     house = House({"ops": seats()})
     _, to_a = house.come("a")
     house.gateway.change_capabilities("a", ["mcp/*"], [], by="admin", topic="ops")
@@ -446,7 +446,7 @@ def test_the_same_config_changes_nothing() -> None:
     assert "mcp/*" in house.gateway.admit("ops", Caller("a", kind="token")).capabilities
 
 
-def test_who_is_called_otherwise_now_has_to_come_again() -> None:
+def test_changed_participant_id_ends_connection() -> None:
     house = House({"ops": PRIVATE})
     _, to_a = house.come("a")
     seat = ParticipantConfig(callers=["a"], id="planner")
@@ -456,7 +456,7 @@ def test_who_is_called_otherwise_now_has_to_come_again() -> None:
     assert house.come("a")[0].id == "planner"
 
 
-def test_guests_go_when_a_topic_is_public_no_longer() -> None:
+def test_closing_public_access_disconnects_guests() -> None:
     house = House()
     _, to_guest = house.come(None, "open")
     house.gateway.configure(TopicsConfig(rooms={"open": PRIVATE}))
@@ -464,14 +464,14 @@ def test_guests_go_when_a_topic_is_public_no_longer() -> None:
     assert house.gateway.rooms == {}
 
 
-def test_a_room_in_which_the_node_waits_no_longer_closes() -> None:
+def test_removing_node_closes_empty_room() -> None:
     house = House({"hubs": TopicConfig(access="private", node="hub")})
     assert list(house.gateway.rooms) == ["hubs"]
     house.gateway.configure(TopicsConfig(rooms={"hubs": PRIVATE}))
     assert house.gateway.rooms == {}
 
 
-def test_the_node_takes_its_seat_anew() -> None:
+def test_config_change_adds_node_to_rooms() -> None:
     house = House({"ops": PRIVATE})
     a, to_a = house.come("a")
     with_node = TopicConfig(access="private", node="hub")

@@ -31,7 +31,7 @@ TOKEN = "s3cr3t-of-somebody"
         (b"topic=" + b"x" * 128, JoinRequest("x" * 128)),
     ],
 )
-def test_where_it_wants_to_go(query: bytes, knock: JoinRequest) -> None:
+def test_reads_join_request(query: bytes, knock: JoinRequest) -> None:
     assert read_join_request(query) == knock
 
 
@@ -44,7 +44,7 @@ def test_where_it_wants_to_go(query: bytes, knock: JoinRequest) -> None:
         b"topic=a&routing=all&routing=all", b"topic=a\xff", b"topic=a&" + b"x=1&" * 100,
     ],
 )  # fmt: skip
-def test_what_cannot_be_meant(query: bytes) -> None:
+def test_rejects_invalid_join_requests(query: bytes) -> None:
     with pytest.raises(InterlockError) as refused:
         read_join_request(query)
     assert refused.value.failure is INVALID_REQUEST
@@ -58,7 +58,7 @@ NAMES = [
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_token_in_the_url(name: str) -> None:
+def test_rejects_token_in_url(name: str) -> None:
     for query in (f"topic=ops&{name}={TOKEN}", f"{name}={TOKEN}&topic=ops", f"topic=o&{name}="):
         with pytest.raises(InterlockError) as refused:
             read_join_request(query.encode())
@@ -76,7 +76,7 @@ def test_no_token_in_the_url(name: str) -> None:
         "ghp_" + "a1" * 18,
     ],
 )
-def test_nor_one_that_is_called_otherwise(value: str) -> None:
+def test_rejects_token_in_other_parameters(value: str) -> None:
     for query in (
         f"topic=ops&x={quote(value)}",
         f"topic={quote(value)}",
@@ -88,7 +88,7 @@ def test_nor_one_that_is_called_otherwise(value: str) -> None:
 
 
 @given(st.binary(max_size=200) | st.text("topicrung=&%+;", max_size=60).map(str.encode))
-def test_any_query_is_read_or_refused(query: bytes) -> None:
+def test_reads_or_rejects_any_query(query: bytes) -> None:
     try:
         knock = read_join_request(query)
     except InterlockError as error:
@@ -125,7 +125,7 @@ ALONE = (b"sec-websocket-protocol", b"mcpx.bearer." + TOKEN.encode())
         ([(b"sec-websocket-protocol", b"mcpx, Bearer abc")], "", True, b"mcpx"),
     ],
 )
-def test_what_it_shows(
+def test_reads_join_credentials(
     headers: list[tuple[bytes, bytes]], bearer: str | None, anything: bool, subprotocol: bytes
 ) -> None:
     shown = read_join_credentials(headers)
@@ -144,21 +144,21 @@ def test_what_it_shows(
         [AUTHORIZATION, (b"sec-websocket-protocol", b"MCPX.BEARER.other")],
     ],
 )
-def test_nobody_shows_two(headers: list[tuple[bytes, bytes]]) -> None:
+def test_rejects_two_credentials(headers: list[tuple[bytes, bytes]]) -> None:
     with pytest.raises(InterlockError) as refused:
         read_join_credentials(headers)
     assert refused.value.failure is INVALID_REQUEST
     assert TOKEN not in refused.value.message
 
 
-def test_it_is_not_shown_to_who_reads_logs() -> None:
+def test_credentials_repr_hides_token() -> None:
     shown = read_join_credentials([ALONE])
     assert TOKEN not in repr(shown)
     assert TOKEN not in repr(JoinCredentials(TOKEN, True, TOKEN.encode()))
 
 
 @pytest.mark.parametrize("name", [b"host", b"origin", b"authorization"])
-def test_what_is_decided_by_is_said_once(name: bytes) -> None:
+def test_rejects_duplicate_headers(name: bytes) -> None:
     check_unique_headers(
         [(b"host", b"a"), (b"origin", b"b"), (b"authorization", b"c"), (b"x", b"d")]
     )

@@ -46,7 +46,7 @@ async def close_code(reader: asyncio.StreamReader) -> int:
 
 
 @pytest.mark.parametrize("whole", [True, False], ids=["frame", "fragments"])
-def test_a_guest_may_not_begin_a_long_message(whole: bool) -> None:
+def test_guest_cannot_start_long_message(whole: bool) -> None:
     async def test(rooms: Rooms) -> None:
         reader, writer = await opened(rooms)
         too_long = TopicConfig().guest_message + 1
@@ -64,7 +64,7 @@ def test_a_guest_may_not_begin_a_long_message(whole: bool) -> None:
     run(test, rooms=PUBLIC)
 
 
-def test_a_member_with_a_token_may_say_more_than_a_guest() -> None:
+def test_authenticated_member_may_send_long_message() -> None:
     async def test(rooms: Rooms) -> None:
         async with rooms.join("agent", "human") as (agent, human):
             said = await agent.chat("y" * 500_000)
@@ -74,7 +74,7 @@ def test_a_member_with_a_token_may_say_more_than_a_guest() -> None:
     run(test, rooms=PUBLIC)
 
 
-def test_half_a_message_of_a_guest_is_forgotten_with_its_connection() -> None:
+def test_disconnect_releases_partial_message() -> None:
     async def test(rooms: Rooms) -> None:
         before = kept()
         for _ in range(3):

@@ -7,14 +7,14 @@ from interlock.topics import requests
 from interlock.topics.client import bridge
 
 
-def test_methods_that_a_node_answers() -> None:
+def test_methods_of_node() -> None:
     assert {
         "initialize", "ping", "tools/list", "tools/call", "prompts/list", "prompts/get",
         "resources/list", "resources/templates/list", "resources/read", "skills/list",
     } == requests.SUPPORTED_METHODS  # fmt: skip
 
 
-def test_methods_that_a_bridged_server_answers() -> None:
+def test_methods_of_bridged_server() -> None:
     assert bridge._FORWARDED_METHODS == {
         "tools/list": "tools",
         "tools/call": "tools",

@@ -48,7 +48,7 @@ async def status_of(address: str, token: str | None = None) -> int:
     return refused.value.response.status_code
 
 
-async def test_whose_token_is_revoked_has_to_go(start_node: Any, tmp_path: Path) -> None:
+async def test_revoked_token_ends_connection(start_node: Any, tmp_path: Path) -> None:
     store = AccessStore(tmp_path / "0" / "access.db")
     node = start_node(identity=IdentityConfig(revocation_seconds=0.1), topics=topics())
     made, shown = store.create("agent")
@@ -64,7 +64,7 @@ async def test_whose_token_is_revoked_has_to_go(start_node: Any, tmp_path: Path)
         await (await human.socket.ping())
 
 
-async def test_a_config_that_changes(start_node: Any) -> None:
+async def test_config_change_applies_to_connections(start_node: Any) -> None:
     node = start_node(tokens=TOKENS, topics=topics({"callers": ["*"]}))
 
     def apply(new: TopicsConfig) -> None:
@@ -94,7 +94,7 @@ async def test_a_config_that_changes(start_node: Any) -> None:
         assert await status_of(url(node), TOKENS["human"]) == 404
 
 
-async def test_a_node_that_stops_says_so(start_node: Any) -> None:
+async def test_node_stop_closes_connections(start_node: Any) -> None:
     node = start_node(tokens=TOKENS, topics=topics())
 
     async with joined(url(node), TOKENS["agent"]) as agent:
@@ -105,7 +105,7 @@ async def test_a_node_that_stops_says_so(start_node: Any) -> None:
 
 @pytest.mark.spec("MX-11.3-1")
 @pytest.mark.spec("MX-8.1-4", "MX-7.1-5")
-async def test_what_a_node_says_of_its_topics(start_node: Any) -> None:
+async def test_node_reports_topics(start_node: Any) -> None:
     async def answer(node: NodeThread, path: str) -> httpx2.Response:
         headers = {"Authorization": f"Bearer {TOKENS['human']}"}
         async with httpx2.AsyncClient(trust_env=False) as client:
@@ -138,7 +138,7 @@ async def test_what_a_node_says_of_its_topics(start_node: Any) -> None:
         continue
 
 
-async def test_without_tokens_all_programs_of_this_machine_are_one(start_node: Any) -> None:
+async def test_node_without_tokens_has_one_local_caller(start_node: Any) -> None:
     """A node without tokens knows one caller, `local`: the next connection replaces the last."""
     node = start_node(topics=topics())
 

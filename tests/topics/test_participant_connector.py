@@ -86,7 +86,7 @@ class InRoom(SupervisorHarness):
         await self.until(lambda: self.rest.sleeping)
 
 
-async def test_it_is_listed_and_called_as_soon_as_it_is_there() -> None:
+async def test_lists_and_calls_joined_participant() -> None:
     kept = InRoom()
     kept.room.welcomes(("somebody", [ALL]))
     assert kept.supervisor.state is State.CONNECTING
@@ -101,7 +101,7 @@ async def test_it_is_listed_and_called_as_soon_as_it_is_there() -> None:
     await kept.supervisor.end()
 
 
-async def test_who_was_there_before_the_node_is_in_its_welcome() -> None:
+async def test_finds_participant_in_welcome() -> None:
     kept = InRoom()
     kept.room.welcomes(("worker", [ALL]))
     await kept.ready()
@@ -115,7 +115,7 @@ async def test_who_was_there_before_the_node_is_in_its_welcome() -> None:
 
 
 @pytest.mark.parametrize("capabilities", [["mcp/response:*"], ["mcp/response:tools/*", "chat"]])
-async def test_no_handshake_is_needed(capabilities: list[str]) -> None:
+async def test_participant_needs_no_initialize(capabilities: list[str]) -> None:
     kept = InRoom(initialize_timeout=0.01)
     kept.worker.info = None
     kept.room.joins("worker", *capabilities)
@@ -131,7 +131,7 @@ async def test_no_handshake_is_needed(capabilities: list[str]) -> None:
     await kept.supervisor.end()
 
 
-async def test_who_may_not_answer_is_not_asked_until_it_may() -> None:
+async def test_participant_without_response_capability_gets_no_requests() -> None:
     kept = InRoom()
     kept.rest.hold()
     kept.room.joins("worker", "mcp/proposal:*", "chat")
@@ -148,7 +148,7 @@ async def test_who_may_not_answer_is_not_asked_until_it_may() -> None:
     await kept.supervisor.end()
 
 
-async def test_it_leaves_in_the_middle_of_a_call_and_its_tools_stay_for_the_grace() -> None:
+async def test_disconnect_during_call_keeps_tools_for_grace() -> None:
     kept = InRoom(ParticipantUpstream(grace=60.0))
     kept.room.joins("worker", ALL)
     await kept.ready()
@@ -176,7 +176,7 @@ async def test_it_leaves_in_the_middle_of_a_call_and_its_tools_stay_for_the_grac
     await kept.supervisor.end()
 
 
-async def test_another_connection_of_it_is_asked_anew() -> None:
+async def test_new_connection_is_initialized_again() -> None:
     """It was started again, and takes the place of the one that was asked."""
 
     kept = InRoom()
@@ -196,7 +196,7 @@ async def test_another_connection_of_it_is_asked_anew() -> None:
     await kept.supervisor.end()
 
 
-async def test_back_within_the_grace_nothing_is_withdrawn() -> None:
+async def test_return_within_grace_keeps_tools() -> None:
     kept = InRoom()
     kept.room.joins("worker", ALL)
     await kept.ready()
@@ -208,7 +208,7 @@ async def test_back_within_the_grace_nothing_is_withdrawn() -> None:
     await kept.supervisor.end()
 
 
-async def test_one_that_does_not_answer_is_asked_again_after_a_rest() -> None:
+async def test_retries_unresponsive_participant_with_backoff() -> None:
     kept = InRoom(initialize_timeout=0.01)
     kept.rest.hold()
     hears, kept.room.on_said = kept.room.on_said, None
@@ -234,7 +234,7 @@ async def test_one_that_does_not_answer_is_asked_again_after_a_rest() -> None:
 
 
 @pytest.mark.parametrize("allow", [[], ["write_*"]])
-async def test_another_node_is_refused_unless_the_config_names_what_is_wanted(
+async def test_rejects_other_node_without_allow_list(
     allow: list[str],
 ) -> None:
     kept = InRoom(ParticipantUpstream(allow=allow))
@@ -250,7 +250,7 @@ async def test_another_node_is_refused_unless_the_config_names_what_is_wanted(
     await kept.supervisor.end()
 
 
-async def test_a_node_that_does_not_say_so_is_known_by_its_tools() -> None:
+async def test_detects_node_by_its_tools() -> None:
     kept = InRoom()
     kept.rest.hold()
     kept.worker.nodes = {"write_file": 1}
@@ -262,7 +262,7 @@ async def test_a_node_that_does_not_say_so_is_known_by_its_tools() -> None:
     await kept.supervisor.end()
 
 
-async def test_two_nodes_that_show_each_other_are_done_at_some_time() -> None:
+async def test_limits_node_hops() -> None:
     kept = InRoom(ParticipantUpstream(allow=["write_*"]))
     kept.worker.nodes = {"write_file": 1, "other": MAX_NODE_HOPS + 1}
     kept.worker.tools.append("other")
@@ -281,7 +281,7 @@ async def test_two_nodes_that_show_each_other_are_done_at_some_time() -> None:
     await kept.supervisor.end()
 
 
-async def test_new_tools_are_read_when_it_says_so() -> None:
+async def test_list_changed_reloads_tools() -> None:
     kept = InRoom()
     kept.room.joins("worker", ALL)
     await kept.ready()
@@ -295,7 +295,7 @@ async def test_new_tools_are_read_when_it_says_so() -> None:
     await kept.supervisor.end()
 
 
-async def test_somebody_who_plays_the_gateway_changes_nothing() -> None:
+async def test_ignores_false_gateway_messages() -> None:
     kept = InRoom()
     kept.room.joins("worker", ALL)
     await kept.ready()
@@ -308,7 +308,7 @@ async def test_somebody_who_plays_the_gateway_changes_nothing() -> None:
     await kept.supervisor.end()
 
 
-async def test_the_node_leaves_the_room_and_forgets_them() -> None:
+async def test_node_leaving_room_withdraws_participants() -> None:
     kept = InRoom()
     kept.room.joins("worker", ALL)
     await kept.ready()
@@ -320,7 +320,7 @@ async def test_the_node_leaves_the_room_and_forgets_them() -> None:
     await kept.supervisor.end()
 
 
-def test_what_the_config_says_of_a_participant_is_what_a_server_has() -> None:
+def test_participant_settings_become_server_settings() -> None:
     settings = ParticipantUpstream(allow=["a*"], deny=["ab"], timeout=5.0, grace=1.0)
     server = make_server_config("ops", "Build Agent", settings)
     assert server.segment == "build-agent"

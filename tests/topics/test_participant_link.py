@@ -91,7 +91,7 @@ def fixture() -> Fixture:
     return Fixture()
 
 
-def test_a_request_goes_in_an_envelope_of_its_kind_to_the_participant_alone(
+def test_sends_request_to_participant_only(
     fixture: Fixture,
 ) -> None:
     fixture.call()
@@ -114,14 +114,14 @@ def test_a_request_goes_in_an_envelope_of_its_kind_to_the_participant_alone(
         ("tools/list", {"name": "x"}, "mcp/request:tools/list"),
     ],
 )
-def test_the_context_is_what_the_payload_says(
+def test_kind_names_context_of_payload(
     method: str, params: dict[str, Any], kind: str
 ) -> None:
     payload = jsonrpc.request(1, method, json.dumps(params).encode())
     assert read_kind_and_method(payload) == (kind, method)
 
 
-def test_the_answer_reaches_whoever_asked(fixture: Fixture) -> None:
+def test_response_reaches_requester(fixture: Fixture) -> None:
     request = fixture.call()
     fixture.answer()
     assert fixture.near.delivered == [({"jsonrpc": "2.0", "id": 7, "result": RESULT}, request)]
@@ -131,7 +131,7 @@ def test_the_answer_reaches_whoever_asked(fixture: Fixture) -> None:
     assert len(fixture.near.delivered) == 1
 
 
-def test_what_others_say_is_no_answer(fixture: Fixture) -> None:
+def test_ignores_responses_of_others(fixture: Fixture) -> None:
     fixture.call()
     fixture.answer(sender="intruder")
     fixture.answer(about="env-99")
@@ -156,7 +156,7 @@ def test_what_others_say_is_no_answer(fixture: Fixture) -> None:
         ({"payload": {"hello": "there"}}, "jsonrpc"),
     ],
 )
-def test_an_answer_that_does_not_fit_is_told_to_whoever_waits(
+def test_mismatched_response_fails_request(
     fixture: Fixture, changes: dict[str, Any], why: str
 ) -> None:
     fixture.call()
@@ -174,7 +174,7 @@ def test_an_answer_that_does_not_fit_is_told_to_whoever_waits(
     kind=st.sampled_from([ANSWER, "mcp/response:tools/call", "chat", CALL, ANSWER + "2"]),
     id=st.sampled_from([7, 8, "7", None]),
 )
-def test_only_what_fits_in_every_way_is_delivered(
+def test_delivers_only_matching_responses(
     sender: str, about: str | None, kind: str, id: Any
 ) -> None:
     fixture = Fixture()
@@ -188,7 +188,7 @@ def test_only_what_fits_in_every_way_is_delivered(
     assert len(fixture.near.delivered) == (1 if fits else 0)
 
 
-def test_two_requests_are_told_apart_by_their_envelopes(fixture: Fixture) -> None:
+def test_envelopes_distinguish_requests(fixture: Fixture) -> None:
     first, second = fixture.call(1), fixture.call(2, "read_file")
     one, other = fixture.room.said
     for said, id in ((other, 2), (one, 1)):
@@ -209,7 +209,7 @@ def test_two_requests_are_told_apart_by_their_envelopes(fixture: Fixture) -> Non
         ("tools/call:write_file", False),
     ],
 )
-def test_what_a_server_says_unasked_is_heard_and_nothing_else(
+def test_delivers_only_notifications_of_server(
     fixture: Fixture, kind: str, heard: bool
 ) -> None:
     payload = {"jsonrpc": "2.0", "method": kind.partition(":")[0], "params": {}}
@@ -218,7 +218,7 @@ def test_what_a_server_says_unasked_is_heard_and_nothing_else(
     assert fixture.near.delivered == ([(payload, None)] if heard else [])
 
 
-def test_a_notification_about_a_request_comes_with_it(fixture: Fixture) -> None:
+def test_notification_belongs_to_request(fixture: Fixture) -> None:
     request = fixture.call()
     payload = {"jsonrpc": "2.0", "method": "notifications/message", "params": {"data": "hm"}}
     asked = fixture.room.said[0].id
@@ -234,14 +234,14 @@ def test_a_notification_about_a_request_comes_with_it(fixture: Fixture) -> None:
         {"method": "notifications/tools/list_changed"},
     ],
 )
-def test_a_notification_that_is_not_what_its_kind_says_is_dropped(
+def test_drops_notification_with_false_kind(
     fixture: Fixture, payload: dict[str, Any]
 ) -> None:
     fixture.room.hear("worker", "mcp/request:notifications/tools/list_changed", payload)
     assert fixture.near.delivered == []
 
 
-def test_giving_up_is_said_about_the_envelope_that_was_sent(fixture: Fixture) -> None:
+def test_cancellation_names_envelope(fixture: Fixture) -> None:
     request = fixture.call()
     asked = fixture.room.said[0].id
     cancel = jsonrpc.notification("notifications/cancelled", b'{"requestId":7,"reason":"enough"}')
@@ -254,7 +254,7 @@ def test_giving_up_is_said_about_the_envelope_that_was_sent(fixture: Fixture) ->
     assert fixture.near.delivered == []
 
 
-def test_who_left_is_asked_nothing_and_answers_nothing(fixture: Fixture) -> None:
+def test_disconnected_participant_gets_no_requests(fixture: Fixture) -> None:
     fixture.call()
     fixture.link.lost("it left the room")
     fixture.link.lost("it left the room")
@@ -270,7 +270,7 @@ def test_who_left_is_asked_nothing_and_answers_nothing(fixture: Fixture) -> None
     assert len(fixture.room.said) == 1
 
 
-def test_what_does_not_fit_into_an_envelope_is_not_sent(fixture: Fixture) -> None:
+def test_does_not_send_too_long_requests(fixture: Fixture) -> None:
     request = Request(1)
     params = json.dumps({"name": "write_file", "arguments": "x" * MAX_ENVELOPE_BYTES}).encode()
     fixture.link.send(request, jsonrpc.request(1, "tools/call", params), b"")
@@ -281,7 +281,7 @@ def test_what_does_not_fit_into_an_envelope_is_not_sent(fixture: Fixture) -> Non
     assert fixture.link.pending_requests == 0
 
 
-def test_a_request_that_the_room_does_not_take_was_not_sent(fixture: Fixture) -> None:
+def test_rejected_request_was_not_sent(fixture: Fixture) -> None:
     fixture.room.refuses = InterlockError(TOO_BUSY, "Slower.")
     assert fixture.call().failed == (TOO_BUSY, "Slower.", False)
     assert fixture.link.pending_requests == 0

@@ -118,7 +118,7 @@ async def talk_until_full(rooms: Rooms, speaker: Peer, listener: Peer, stuck: st
     return said
 
 
-def test_one_that_stops_reading_harms_nobody_and_is_told() -> None:
+def test_unread_member_does_not_affect_others_and_learns_loss() -> None:
     async def test(rooms: Rooms) -> None:
         async with rooms.join("agent", "human") as (agent, human), raw(rooms, "worker") as stuck:
             said = await talk_until_full(rooms, agent, human, "worker")
@@ -143,7 +143,7 @@ def test_one_that_stops_reading_harms_nobody_and_is_told() -> None:
 
 
 @pytest.mark.spec("MX-6.4a-3")
-def test_one_that_stops_reading_is_closed_where_that_is_wanted() -> None:
+def test_close_overflow_disconnects_unread_member() -> None:
     async def test(rooms: Rooms) -> None:
         async with rooms.join("agent", "human") as (agent, human), raw(rooms, "worker") as stuck:
             await talk_until_full(rooms, agent, human, "worker")
@@ -155,7 +155,7 @@ def test_one_that_stops_reading_is_closed_where_that_is_wanted() -> None:
 
 
 @pytest.mark.spec("MX-6.4a-3")
-def test_one_that_never_reads_again_is_closed() -> None:
+def test_stalled_member_is_disconnected() -> None:
     async def test(rooms: Rooms) -> None:
         async with rooms.join("agent", "human") as (agent, human), raw(rooms, "worker") as stuck:
             said = 0
@@ -169,7 +169,7 @@ def test_one_that_never_reads_again_is_closed() -> None:
     run(test, rooms={"room": TopicConfig(access="private", stalled=0.3)})
 
 
-def test_one_whose_machine_is_gone_leaves() -> None:
+def test_unresponsive_member_is_disconnected() -> None:
     async def test(rooms: Rooms) -> None:
         async with rooms.join("human") as (human,), raw(rooms, "worker"):
             # It reads nothing, and so answers no ping.
@@ -180,7 +180,7 @@ def test_one_whose_machine_is_gone_leaves() -> None:
     run(test, rooms={"room": TopicConfig(access="private", ping=0.1)})
 
 
-def test_one_that_hangs_up_leaves() -> None:
+def test_disconnected_member_leaves() -> None:
     async def test(rooms: Rooms) -> None:
         async with rooms.join("human") as (human,):
             async with raw(rooms, "worker"):
@@ -192,7 +192,7 @@ def test_one_that_hangs_up_leaves() -> None:
 
 
 @pytest.mark.spec("MX-2.2-5")
-def test_what_is_said_to_somebody_who_is_gone_is_gone() -> None:
+def test_messages_to_disconnected_member_are_lost() -> None:
     async def test(rooms: Rooms) -> None:
         async with rooms.join("human") as (human,):
             async with raw(rooms, "worker"):
@@ -211,7 +211,7 @@ def test_what_is_said_to_somebody_who_is_gone_is_gone() -> None:
 
 
 @pytest.mark.spec("MX-6.4a-3")
-def test_each_limit_has_its_code() -> None:
+def test_protocol_violations_have_close_codes() -> None:
     not_utf8 = b"\x81\x82" + MASK + bytes((0xFF ^ 1, 0xFE ^ 2))
     frames = {
         1009: text_frame(b"x" * (MAX_ENVELOPE_BYTES + 1), MASK),
@@ -243,7 +243,7 @@ def test_each_limit_has_its_code() -> None:
 
 
 @pytest.mark.spec("MX-6.4a-3")
-def test_violations_of_the_rules_of_a_topic_never_close() -> None:
+def test_invalid_envelopes_keep_connection_open() -> None:
     async def test(rooms: Rooms) -> None:
         async with rooms.join("human", "agent") as (human, agent):
             bad = [
@@ -275,7 +275,7 @@ def left_over() -> list[TopicSocket | Member]:
     return [one for one in gc.get_objects() if isinstance(one, TopicSocket | Member)]
 
 
-def test_a_thousand_come_and_go() -> None:
+def test_thousand_connections_leave_no_state() -> None:
     """Politely or not; on each of two loops 500."""
     names = [f"p{number}" for number in range(20)]
     # Held here, so that nothing new can be taken for one of them: what other tests left behind.
@@ -309,7 +309,7 @@ def test_a_thousand_come_and_go() -> None:
 # -- TLS
 
 
-def test_over_tls(tmp_path: Path) -> None:
+def test_serves_members_over_tls(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     identity = authority.issue("node", "127.0.0.1")
     trusts = ssl.create_default_context(cafile=authority.file)
@@ -329,7 +329,7 @@ def test_over_tls(tmp_path: Path) -> None:
     run(test, tls=tls_context(identity.certificate, identity.key))
 
 
-def test_one_that_stops_reading_over_tls(tmp_path: Path) -> None:
+def test_unread_member_over_tls_learns_loss(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     identity = authority.issue("node", "127.0.0.1")
     trusts = ssl.create_default_context(cafile=authority.file)

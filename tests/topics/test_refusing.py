@@ -41,7 +41,7 @@ OUTCOMES = {400: "invalid_request", 401: "unauthenticated", 403: "forbidden"}
 
 
 @pytest.mark.spec("MX-6.2a-7", "MX-6.3a-4")
-def test_refusals() -> None:
+def test_rejects_invalid_join_requests() -> None:
     async def test(rooms: Rooms) -> None:
         for query, token, status in REFUSALS:
             answer = await refused(rooms.address(f"/ws{query}").replace("http", "ws"), token)
@@ -60,7 +60,7 @@ def test_refusals() -> None:
 
 
 @pytest.mark.spec("MX-8.1-2")
-def test_a_wrong_token_is_refused_and_a_good_one_is_not() -> None:
+def test_rejects_wrong_token() -> None:
     async def test(rooms: Rooms) -> None:
         answer = await refused(rooms.url(), "wrong")
         assert answer.status == 401
@@ -71,7 +71,7 @@ def test_a_wrong_token_is_refused_and_a_good_one_is_not() -> None:
     run(test)
 
 
-def test_nobody_learns_which_topics_there_are() -> None:
+def test_rejections_do_not_reveal_topics() -> None:
     async def test(rooms: Rooms) -> None:
         denied = await refused(rooms.url("other"), "t-human")
         unknown = await refused(rooms.url("no-such"), "t-human")
@@ -81,7 +81,7 @@ def test_nobody_learns_which_topics_there_are() -> None:
 
 
 @pytest.mark.spec("MX-6.2a-7")
-def test_a_token_in_the_url_is_written_nowhere(caplog: pytest.LogCaptureFixture) -> None:
+def test_token_in_url_is_never_logged(caplog: pytest.LogCaptureFixture) -> None:
     secret = "hJ3kq8-very-secret"
 
     async def test(rooms: Rooms) -> None:
@@ -99,7 +99,7 @@ def test_a_token_in_the_url_is_written_nowhere(caplog: pytest.LogCaptureFixture)
     assert secret not in "".join(record.getMessage() for record in caplog.records)
 
 
-def test_pages_of_strangers_are_kept_out() -> None:
+def test_rejects_foreign_origins() -> None:
     async def test(rooms: Rooms) -> None:
         for origin in ("https://evil.example", "null"):
             assert (await refused(rooms.url(), "t-human", ("Origin", origin))).status == 403
@@ -110,7 +110,7 @@ def test_pages_of_strangers_are_kept_out() -> None:
     run(test)
 
 
-def test_a_page_of_this_machine() -> None:
+def test_accepts_local_origin() -> None:
     async def test(rooms: Rooms) -> None:
         origin = f"http://localhost:{rooms.http.port}"
         async with joined(rooms.url(), "t-human", origin=origin) as human:
@@ -119,7 +119,7 @@ def test_a_page_of_this_machine() -> None:
     run(test)
 
 
-def test_who_may_not_call_may_not_come() -> None:
+def test_rejects_caller_without_call_permission() -> None:
     async def test(rooms: Rooms) -> None:
         answer = await refused(rooms.url(), "t-viewer")
         assert answer.status == 403
@@ -128,7 +128,7 @@ def test_who_may_not_call_may_not_come() -> None:
     run(test, callers=[Caller("viewer", can_call=False, can_view_approvals=True, kind="token")])
 
 
-def test_a_full_topic() -> None:
+def test_rejects_join_of_full_topic() -> None:
     async def test(rooms: Rooms) -> None:
         async with rooms.join("agent", "human"):
             answer = await refused(rooms.url(), "t-worker")
@@ -141,7 +141,7 @@ def test_a_full_topic() -> None:
     run(test, rooms={"room": TopicConfig(access="private", max_participants=2)})
 
 
-def test_a_node_that_stops_takes_nobody() -> None:
+def test_stopping_node_rejects_joins() -> None:
     async def test(rooms: Rooms) -> None:
         rooms.rig.pipeline.admission.is_closed = True
         for token in ("t-human", None):
@@ -169,7 +169,7 @@ class Asks:
         self.asked += 1
 
 
-def test_a_token_that_somebody_else_knows() -> None:
+def test_unknown_token_is_retried_after_lookup() -> None:
     async def test(rooms: Rooms) -> None:
         answer = await refused(rooms.url(), "opaque")
         assert answer.status == 503
@@ -187,7 +187,7 @@ def test_a_token_that_somebody_else_knows() -> None:
     run(fresh, sources=[source])
 
 
-def test_not_everybody_is_asked_about_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_pending_token_lookups(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever makes tokens up makes a node ask for so many of them, and no more."""
     monkeypatch.setattr("interlock.topics.endpoint.MAX_PENDING_IDENTITIES", 3)
 
@@ -210,7 +210,7 @@ def test_not_everybody_is_asked_about_at_once(monkeypatch: pytest.MonkeyPatch) -
     run(test, sources=[source])
 
 
-def test_the_sentence_of_a_refusal_after_the_upgrade(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rejection_after_upgrade_closes_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last look at a room is in `enter`: what it refuses can only be told by closing."""
 
     def enter(*_: Any, **__: Any) -> None:
@@ -247,7 +247,7 @@ async def answered(rooms: Rooms, path: str, *doubled: str, host: str = "127.0.0.
     ["Host: evil.example", "Origin: http://evil.example", "Authorization: Bearer t-human"],
 )
 @pytest.mark.parametrize(("path", "well"), [("/ws?topic=room", 101), ("/admin/participants", 200)])
-def test_nothing_is_decided_by_a_header_that_stands_twice(
+def test_rejects_duplicate_headers(
     path: str, well: int, doubled: str
 ) -> None:
     async def test(rooms: Rooms) -> None:
@@ -258,7 +258,7 @@ def test_nothing_is_decided_by_a_header_that_stands_twice(
 
 
 @pytest.mark.parametrize("offered", ["MCPX.BEARER.nonsense", "mcpx.Bearer.nonsense", "bearer.x"])
-def test_who_shows_a_bad_token_in_any_spelling_is_no_guest(offered: str) -> None:
+def test_invalid_token_in_subprotocol_is_rejected(offered: str) -> None:
     async def test(rooms: Rooms) -> None:
         answer = await refused(rooms.url(), None, ("Sec-WebSocket-Protocol", f"mcpx, {offered}"))
         assert answer.status == 401
@@ -266,7 +266,7 @@ def test_who_shows_a_bad_token_in_any_spelling_is_no_guest(offered: str) -> None
     run(test, rooms=PUBLIC)
 
 
-def test_who_shows_a_certificate_that_nobody_knows_is_no_guest(tmp_path: Path) -> None:
+def test_unknown_client_certificate_is_rejected(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     node, stranger = authority.issue("node", "127.0.0.1"), authority.issue("who", "who.example")
     without = ssl.create_default_context(cafile=authority.file)

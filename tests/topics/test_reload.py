@@ -28,7 +28,7 @@ def apply(node: NodeThread, rooms: TopicsConfig, **agent: Any) -> None:
 @pytest.mark.parametrize(
     "agent", [{"roles": ["nothing"]}, {"may": ["register"]}, {"name": "mallory"}]
 )
-async def test_who_is_not_what_its_seat_was_given_for_has_to_go(
+async def test_disconnects_caller_without_matching_rule(
     start_node: Any, agent: Any
 ) -> None:
     """The room itself is as it was."""
@@ -45,7 +45,7 @@ async def test_who_is_not_what_its_seat_was_given_for_has_to_go(
         assert left["payload"]["participant"]["id"] == "agent"
 
 
-async def test_who_has_another_seat_now_may_say_what_that_one_says(start_node: Any) -> None:
+async def test_announces_changed_capabilities(start_node: Any) -> None:
     node = start_node(tokens=TOKENS, topics=OPEN)
     apply(node, OPEN)
 
@@ -56,7 +56,7 @@ async def test_who_has_another_seat_now_may_say_what_that_one_says(start_node: A
 
 
 @pytest.mark.parametrize("settles", [True, False])
-async def test_whose_issuer_has_to_be_asked_is_looked_at_when_it_has_answered(
+async def test_checks_caller_again_after_token_lookup(
     start_node: Any, monkeypatch: pytest.MonkeyPatch, settles: bool
 ) -> None:
     node = start_node(tokens=TOKENS, topics=OPEN)

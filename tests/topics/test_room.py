@@ -52,7 +52,7 @@ def two(settings: TopicConfig | None = None) -> tuple[Listening, Any, Ear, Any, 
     "MX-3.4-1", "MX-3.4-2", "MX-3.4-3", "MX-3.4-4", "MX-3.4-5", "MX-3.5.1-1", "MX-3.5.1-2",
     "MX-3.5.1-3", "MX-3.5.1-5", "MX-8.1-9", "MX-8.1-10",
 )  # fmt: skip
-def test_who_comes_is_welcomed_first_and_all_are_told() -> None:
+def test_joins_are_welcomed_and_announced() -> None:
     here = Listening()
     a, to_a = here.join("a", PROPOSER)
     here.turns.take()
@@ -86,7 +86,7 @@ def test_who_comes_is_welcomed_first_and_all_are_told() -> None:
 
 
 @pytest.mark.spec("MX-2.2-3")
-def test_who_comes_late_hears_nothing_of_before() -> None:
+def test_new_member_gets_no_history() -> None:
     here, a, _, b, _ = two()
     here.room.send(a, said("a", id="early"))
     to_c = here.join("c")[1]
@@ -98,7 +98,7 @@ def test_who_comes_late_hears_nothing_of_before() -> None:
     assert not any("early" in json.dumps(message) for message in to_c.heard)
 
 
-def test_the_same_participant_takes_its_own_place() -> None:
+def test_new_connection_of_participant_replaces_older() -> None:
     here, a, to_a, b, to_b = two()
     here.room.send(b, said("b", id="before"))
     again, to_again = here.join("a", PROPOSER)
@@ -118,7 +118,7 @@ def test_the_same_participant_takes_its_own_place() -> None:
     assert here.room.members["a"] is again
 
 
-def test_the_node_hears_who_takes_its_own_place() -> None:
+def test_node_is_told_of_replaced_connections() -> None:
     """It may have asked the older connection for something."""
     here, _, _, _, to_b = two()
     node, to_node = here.join("node", inside=True)
@@ -135,7 +135,7 @@ def test_the_node_hears_who_takes_its_own_place() -> None:
     assert here.room.members["node"] is node
 
 
-def test_who_comes_again_with_other_capabilities_is_announced() -> None:
+def test_changed_capabilities_are_announced_on_rejoin() -> None:
     here, _, _, _, to_b = two()
     here.join("a", FULL)
     here.turns.take()
@@ -143,7 +143,7 @@ def test_who_comes_again_with_other_capabilities_is_announced() -> None:
     assert told["payload"]["participant"] == {"id": "a", "capabilities": [*FULL]}
 
 
-def test_nobody_takes_the_place_of_another() -> None:
+def test_participant_id_cannot_be_taken_over() -> None:
     here, a, _, _, _ = two()
     here.join("node", inside=True)
     for id in ("a", "node"):
@@ -155,7 +155,7 @@ def test_nobody_takes_the_place_of_another() -> None:
     assert here.room.members["a"] is a
 
 
-def test_a_full_room_takes_nobody_but_the_node_and_those_who_are_in_it() -> None:
+def test_full_room_accepts_only_node_and_members() -> None:
     here = Listening(TopicConfig(max_participants=2))
     here.join("a")
     here.join("b")
@@ -171,7 +171,7 @@ def test_a_full_room_takes_nobody_but_the_node_and_those_who_are_in_it() -> None
 
 
 @pytest.mark.spec("MX-3-18", "MX-8.1-15", "MX-3-12")
-def test_what_is_said_arrives_byte_for_byte() -> None:
+def test_delivers_messages_byte_for_byte() -> None:
     here, a, to_a, _, to_b = two()
     odd = (
         b' {"x":[1, 2],"payload" : {"text":"caf\xc3\xa9 \\u00e9"},"kind":"chat","from":"a",'
@@ -199,7 +199,7 @@ def test_what_is_said_arrives_byte_for_byte() -> None:
         ("chat", {}),
     ],
 )
-def test_what_stands_in_a_payload_is_no_matter(kind: str, payload: object) -> None:
+def test_does_not_read_payloads(kind: str, payload: object) -> None:
     here, a, _, _, to_b = two()
     text = said("a", kind, payload=payload)
     assert here.room.send(a, text) is not None
@@ -208,7 +208,7 @@ def test_what_stands_in_a_payload_is_no_matter(kind: str, payload: object) -> No
 
 
 @pytest.mark.spec("MX-4.2-4")
-def test_a_kind_that_lies_is_for_its_receivers_to_refuse() -> None:
+def test_passes_false_kinds_to_receivers() -> None:
     here, a, _, _, to_b = two()
     lie = {"method": "tools/call", "params": {"name": "danger"}}
     truth = {"method": "tools/call", "params": {"name": "safe"}}
@@ -222,7 +222,7 @@ def test_a_kind_that_lies_is_for_its_receivers_to_refuse() -> None:
 
 
 @pytest.mark.spec("MX-2.2-6")
-def test_a_room_knows_no_method_and_no_tool() -> None:
+def test_room_code_contains_no_methods() -> None:
     for module in (room, gateway):
         source = inspect.getsource(module)
         for word in ("tools/", "resources/", "prompts/", "jsonrpc", "mcp/request", "params"):
@@ -230,7 +230,7 @@ def test_a_room_knows_no_method_and_no_tool() -> None:
 
 
 @pytest.mark.spec("MX-3-7")
-def test_a_kind_that_nobody_knows_is_passed_on_where_it_is_granted() -> None:
+def test_passes_unknown_kind_with_capability() -> None:
     here = Listening()
     a = here.join("a", ("x/*",))[0]
     to_b = here.join("b")[1]
@@ -245,7 +245,7 @@ def test_a_kind_that_nobody_knows_is_passed_on_where_it_is_granted() -> None:
 @pytest.mark.spec(
     "MX-6.3a-1", "MX-6.3a-2", "MX-6.3a-3", "MX-6.3a-4", "MX-8.1-13", "MX-8.1-14", "MX-3-6",
 )  # fmt: skip
-def test_routing() -> None:
+def test_routes_broadcast_and_directed_messages() -> None:
     here = Listening()
     sender, to_sender = here.join("sender")
     ears = {
@@ -270,7 +270,7 @@ def test_routing() -> None:
     assert to_sender.texts == []
 
 
-def test_a_turn_is_one_batch_for_all_who_get_the_same() -> None:
+def test_sends_one_batch_per_turn() -> None:
     here, a, to_a, b, to_b = two()
     to_c, to_d = here.join("c")[1], here.join("d", routing="directed")[1]
     here.turns.take()
@@ -291,7 +291,7 @@ def test_a_turn_is_one_batch_for_all_who_get_the_same() -> None:
     assert to_b.heard[-1]["id"] == "from-a"
 
 
-def test_those_who_come_together_are_told_of_each_other_in_one_go() -> None:
+def test_simultaneous_joins_are_announced_together() -> None:
     here, a, to_a, _, _ = two()
     here.room.send(a, said("a", id="before"))
     ears = [here.join(f"x{number}")[1] for number in range(20)]
@@ -308,7 +308,7 @@ def test_those_who_come_together_are_told_of_each_other_in_one_go() -> None:
         assert rest[-1]["id"] == "after"
 
 
-def test_a_long_turn_does_not_wait_for_its_end() -> None:
+def test_long_turn_is_split() -> None:
     here, a, _, _, to_b = two()
     for number in range(MAX_MESSAGES_PER_TURN + 1):
         here.room.send(a, said("a", id=str(number)))
@@ -322,7 +322,7 @@ def test_a_long_turn_does_not_wait_for_its_end() -> None:
     assert len(to_b.texts) == 3
 
 
-def test_an_outlet_that_breaks_takes_nobody_with_it(caplog: pytest.LogCaptureFixture) -> None:
+def test_failing_connection_does_not_affect_others(caplog: pytest.LogCaptureFixture) -> None:
     class Broken(Ear):
         def deliver(self, batch: Batch) -> None:
             raise OSError("broken")
@@ -339,7 +339,7 @@ def test_an_outlet_that_breaks_takes_nobody_with_it(caplog: pytest.LogCaptureFix
     assert here.room.send(a, said("a")) is not None
 
 
-def test_what_an_outlet_says_while_it_is_told_comes_in_the_next_turn() -> None:
+def test_responses_during_delivery_wait_for_next_turn() -> None:
     here, a, to_a, b, _ = two()
 
     class Answering(Ear):
@@ -359,7 +359,7 @@ def test_what_an_outlet_says_while_it_is_told_comes_in_the_next_turn() -> None:
     assert to_a.heard[-1]["id"] == "re-q"
 
 
-def test_one_who_goes_while_others_are_told_disturbs_nobody() -> None:
+def test_leave_during_delivery_does_not_affect_others() -> None:
     here, a, _, b, _ = two()
 
     class Leaving(Ear):
@@ -380,7 +380,7 @@ def test_one_who_goes_while_others_are_told_disturbs_nobody() -> None:
 
 
 @pytest.mark.spec("MX-11.3-5")
-def test_other_capabilities_are_told_to_all() -> None:
+def test_capability_change_is_announced() -> None:
     here, a, to_a, _, to_b = two()
     assert here.room.send(a, said("a", "mcp/request:tools/call:x")) is None
     to_a.forget()
@@ -395,7 +395,7 @@ def test_other_capabilities_are_told_to_all() -> None:
     assert here.room.send(a, said("a", "mcp/request:tools/call:x")) is not None
 
 
-def test_who_did_not_read_is_told_what_it_missed_and_who_is_there() -> None:
+def test_reports_loss_and_presence_to_slow_member() -> None:
     here, a, to_a, _, to_b = two()
     here.room.report_loss(a, MessageLoss(7, "t1", "t2", {"chat": 7}))
     here.turns.take()
@@ -413,7 +413,7 @@ def test_who_did_not_read_is_told_what_it_missed_and_who_is_there() -> None:
 
 
 @pytest.mark.spec("MX-2.1-5")
-def test_ten_thousand_come_and_go_and_nothing_is_left() -> None:
+def test_ten_thousand_joins_leave_no_state() -> None:
     here, a, to_a, _, to_b = two(TopicConfig(notice=True, messages_per_second=100))
 
     def come_and_go(times: int) -> int:

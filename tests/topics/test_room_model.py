@@ -119,7 +119,7 @@ class Played:
 )  # fmt: skip
 @settings(max_examples=300)
 @given(begins, st.lists(steps, max_size=40))
-def test_everybody_hears_what_the_model_says(
+def test_room_matches_model(
     came: tuple[tuple[Any, ...], ...], taken: list[tuple[Any, ...]]
 ) -> None:
     played = Played()

@@ -19,7 +19,7 @@ from tests.topics.test_room import PROPOSER, SYSTEM, only_error, two
     "MX-3.5.2-1", "MX-3.5.2-2", "MX-3-11", "MX-4.2-1", "MX-6.4a-1", "MX-8.1-6", "MX-8.1-7",
     "MX-8.1-8",
 )  # fmt: skip
-def test_a_kind_that_was_not_granted_goes_nowhere() -> None:
+def test_rejects_kind_without_capability() -> None:
     here, a, to_a, _, to_b = two()
     assert here.room.send(a, said("a", "mcp/request:tools/call", "b", id="bad")) is None
     here.turns.take()
@@ -41,7 +41,7 @@ def test_a_kind_that_was_not_granted_goes_nowhere() -> None:
 
 
 @pytest.mark.spec("MX-3-16")
-def test_whatever_the_gateway_says_has_a_time() -> None:
+def test_gateway_messages_have_timestamp() -> None:
     settings = TopicConfig(notice=True, messages_per_second=2)
     here = Listening(settings)
     ears = [here.join("a", PROPOSER)[1], here.join("hub", inside=True)[1]]
@@ -72,7 +72,7 @@ def test_whatever_the_gateway_says_has_a_time() -> None:
 
 
 @pytest.mark.spec("MX-8.1-6")
-def test_each_message_is_held_against_its_senders_capabilities_once() -> None:
+def test_checks_each_message_once() -> None:
     class Spy:
         def __init__(self, grants: KindGrants) -> None:
             self.asked: list[str] = []
@@ -93,7 +93,7 @@ def test_each_message_is_held_against_its_senders_capabilities_once() -> None:
 
 
 @pytest.mark.spec("MX-4.1-1")
-def test_each_has_its_own_capabilities() -> None:
+def test_members_have_separate_capabilities() -> None:
     here, a, _, b, _ = two()
     request = "mcp/request:tools/call:x"
     assert here.room.send(a, said("a", request)) is None
@@ -104,7 +104,7 @@ def test_each_has_its_own_capabilities() -> None:
 @pytest.mark.parametrize(
     "kind", [*SYSTEM, "system", "presence", "system:gateway", "system/", "system/anything"]
 )
-def test_only_the_gateway_speaks_for_itself(kind: str) -> None:
+def test_rejects_gateway_kinds(kind: str) -> None:
     here = Listening()
     a, to_a = here.join("a", ("*",))
     to_b = here.join("b")[1]
@@ -121,7 +121,7 @@ def test_only_the_gateway_speaks_for_itself(kind: str) -> None:
 
 @pytest.mark.spec("MX-3-17")
 @pytest.mark.parametrize("sender", ["b", "A", "", "system:gateway", "nobody", "a "])
-def test_nobody_speaks_for_another(sender: str) -> None:
+def test_rejects_false_sender(sender: str) -> None:
     here, a, to_a, _, to_b = two()
     assert here.room.send(a, said(sender, id="forged")) is None
     here.turns.take()
@@ -142,7 +142,7 @@ def test_nobody_speaks_for_another(sender: str) -> None:
         (said("a", id="x")[:-1] + b',"to":"b"}', "x"),
     ],
 )  # fmt: skip
-def test_what_is_no_envelope_goes_nowhere(text: bytes, about: str | None) -> None:
+def test_rejects_invalid_envelopes(text: bytes, about: str | None) -> None:
     here, a, to_a, _, to_b = two()
     assert here.room.send(a, text) is None
     here.turns.take()
@@ -154,7 +154,7 @@ def test_what_is_no_envelope_goes_nowhere(text: bytes, about: str | None) -> Non
 
 @pytest.mark.spec("MX-3-2", "MX-6.1b-2", "MX-6.2b-1")
 @pytest.mark.parametrize("version", ["mcpx/v0.2", "mcp-x/v0"])
-def test_another_version_goes_nowhere(version: str) -> None:
+def test_rejects_other_protocol_version(version: str) -> None:
     here, a, to_a, _, to_b = two()
     text = said("a", id="old").replace(b"mcpx/v0.1", version.encode())
     assert here.room.send(a, text) is None
@@ -166,7 +166,7 @@ def test_another_version_goes_nowhere(version: str) -> None:
     assert to_b.texts == []
 
 
-def test_the_first_thing_that_is_wrong_is_told() -> None:
+def test_reports_first_error() -> None:
     """In this order: the envelope, its version, its sender, its kind."""
     here, a, to_a, _, _ = two()
     reserved = said("b", "system/error")
@@ -181,7 +181,7 @@ def test_the_first_thing_that_is_wrong_is_told() -> None:
 
 
 @pytest.mark.spec("MX-6.4a-2")
-def test_others_hear_of_a_violation_only_where_that_is_wanted() -> None:
+def test_announces_violations_only_if_configured() -> None:
     here, a, to_a, _, to_b = two(TopicConfig(notice=True))
     for _ in range(5):
         here.room.send(a, said("a", "mcp/request:x", id="bad"))
@@ -207,7 +207,7 @@ def test_others_hear_of_a_violation_only_where_that_is_wanted() -> None:
     assert to_other.texts == []
 
 
-def test_nobody_says_more_in_a_second_than_the_config_allows() -> None:
+def test_limits_messages_per_second() -> None:
     here, a, to_a, _, to_b = two(TopicConfig(messages_per_second=3))
     node, _ = here.join("node", FULL, inside=True)
     here.turns.take()
@@ -235,7 +235,7 @@ NOTHING = (
 
 
 @pytest.mark.parametrize("text", NOTHING)
-def test_what_is_refused_counts_as_well(text: bytes) -> None:
+def test_rejected_messages_count_against_limit(text: bytes) -> None:
     here, a, to_a, _, to_b = two(TopicConfig(messages_per_second=5))
     for _ in range(5):
         here.room.send(a, text)
@@ -255,7 +255,7 @@ def test_what_is_refused_counts_as_well(text: bytes) -> None:
 
 @pytest.mark.parametrize("rate", [None, 5])
 @pytest.mark.parametrize("text", NOTHING)
-def test_whoever_is_refused_too_often_is_let_go(text: bytes, rate: int | None) -> None:
+def test_disconnects_after_too_many_rejections(text: bytes, rate: int | None) -> None:
     here, a, to_a, _, to_b = two(TopicConfig(messages_per_second=rate))
     for _ in range(10):
         here.time += 1.0
@@ -278,7 +278,7 @@ def test_whoever_is_refused_too_often_is_let_go(text: bytes, rate: int | None) -
     assert here.room.send(again, said("a")) is not None
 
 
-def test_who_comes_back_has_no_more_to_say_than_who_stayed() -> None:
+def test_reconnecting_does_not_reset_rate_limit() -> None:
     here, a, _, _, to_b = two(TopicConfig(messages_per_second=3))
     taken = 0
     for _ in range(10):
@@ -297,7 +297,7 @@ def test_who_comes_back_has_no_more_to_say_than_who_stayed() -> None:
     assert len(here.room._rate_limits) == 0
 
 
-def test_the_node_is_never_let_go() -> None:
+def test_node_is_never_disconnected() -> None:
     here = Listening()
     node, to_node = here.join("node", ("chat",), inside=True)
     for _ in range(1_000):
@@ -305,7 +305,7 @@ def test_the_node_is_never_let_go() -> None:
     assert to_node.closed is None
 
 
-def test_a_refusal_is_no_longer_than_what_was_refused_and_a_little() -> None:
+def test_limits_length_of_rejection() -> None:
     here, a, to_a, _, _ = two()
     for text in (
         said("a", "k" * 4_096, id="i" * 256),

@@ -98,7 +98,7 @@ def text(payload: bytes) -> bytes:
 # -- in and out
 
 
-def test_messages_pass_as_they_are() -> None:
+def test_passes_messages_unchanged() -> None:
     one = Socket()
     one.send(text(b"one"), text("zwei ü".encode()))
     one.deliver(envelope("1"), envelope("2"))
@@ -108,14 +108,14 @@ def test_messages_pass_as_they_are() -> None:
     assert one.gone == []
 
 
-def test_it_is_the_transports_protocol_before_anything_can_come() -> None:
+def test_sets_protocol_before_data_arrives() -> None:
     one = Socket()
     assert one.wire.protocol is one.socket
 
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.binary(max_size=300).map(bytes.hex), max_size=8), st.data())
-def test_however_bytes_are_cut(texts: list[str], data: st.DataObject) -> None:
+def test_reads_messages_from_any_fragments(texts: list[str], data: st.DataObject) -> None:
     one = Socket()
     whole = b"".join(text(each.encode()) for each in texts)
     cuts = data.draw(st.lists(st.integers(0, len(whole)), max_size=12))
@@ -125,7 +125,7 @@ def test_however_bytes_are_cut(texts: list[str], data: st.DataObject) -> None:
     assert one.heard == [each.encode() for each in texts]
 
 
-def test_a_ping_is_answered() -> None:
+def test_responds_to_ping() -> None:
     one = Socket()
     one.send(ping_frame(b"there?", MASK))
     assert one.wire.seen == [Pong(b"there?")]
@@ -147,7 +147,7 @@ def test_a_ping_is_answered() -> None:
         pytest.param(text_frame(b"bare"), 1002, id="not masked"),
     ],
 )
-def test_what_closes_it(frame: bytes, code: int) -> None:
+def test_closes_on_invalid_frames(frame: bytes, code: int) -> None:
     one = Socket()
     one.send(text(b"before"), frame, text(b"after"))
     assert one.heard == [b"before"]
@@ -160,14 +160,14 @@ def test_what_closes_it(frame: bytes, code: int) -> None:
     assert (one.heard, len(one.gone)) == ([b"before"], 1)
 
 
-def test_a_message_as_large_as_it_may_be() -> None:
+def test_accepts_largest_message() -> None:
     one = Socket()
     one.send(text(b"x" * MAX_ENVELOPE_BYTES))
     assert [len(each) for each in one.heard] == [MAX_ENVELOPE_BYTES]
     assert one.closed_with is None
 
 
-def test_the_other_side_is_given_time_to_read_why() -> None:
+def test_delays_abort_for_close_reason() -> None:
     one = Socket()
     one.send(b"\x82\x80" + MASK)
     assert one.wire.ended
@@ -176,7 +176,7 @@ def test_the_other_side_is_given_time_to_read_why() -> None:
     assert one.wire.aborted
 
 
-def test_where_half_of_a_connection_cannot_be_closed() -> None:
+def test_closes_transport_without_half_close() -> None:
     one = Socket(Wire(eof=False))
     one.send(b"\x82\x80" + MASK)
     assert (one.closed_with, one.wire.closing) == (1003, True)
@@ -185,7 +185,7 @@ def test_where_half_of_a_connection_cannot_be_closed() -> None:
 # -- ending
 
 
-def test_the_other_side_leaves() -> None:
+def test_client_close() -> None:
     one = Socket()
     one.send(text(b"last"), close_frame(4321, "had enough", MASK), text(b"behind it"))
     assert one.heard == [b"last"]
@@ -197,7 +197,7 @@ def test_the_other_side_leaves() -> None:
     assert one.timers.waiting == 0
 
 
-def test_this_side_closes() -> None:
+def test_server_close() -> None:
     one = Socket()
     one.deliver(envelope("1"))
     one.socket.close(4009, "Replaced.")
@@ -212,7 +212,7 @@ def test_this_side_closes() -> None:
     assert one.timers.waiting == 0
 
 
-def test_whoever_does_not_agree_is_cut_off() -> None:
+def test_aborts_without_close_response() -> None:
     one = Socket()
     one.socket.close(1001, "")
     one.timers.pass_by(CLOSING - 0.1)
@@ -221,7 +221,7 @@ def test_whoever_does_not_agree_is_cut_off() -> None:
     assert one.wire.aborted
 
 
-def test_a_connection_that_breaks() -> None:
+def test_reports_lost_connection() -> None:
     one = Socket()
     one.wire.closing = True
     one.socket.connection_lost(ConnectionResetError("reset"))
@@ -233,7 +233,7 @@ def test_a_connection_that_breaks() -> None:
     assert one.timers.waiting == 0
 
 
-def test_the_end_of_its_bytes() -> None:
+def test_reports_end_of_stream() -> None:
     one = Socket()
     one.socket.eof_received()
     one.socket.connection_lost(None)
@@ -248,7 +248,7 @@ def all_of(ids: range) -> list[bytes]:
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-def test_a_slow_reader_gets_everything_in_order(at_once: bool) -> None:
+def test_slow_reader_gets_messages_in_order(at_once: bool) -> None:
     one = Socket(Wire(at_once=at_once), queue=100)
     filled = one.fill()
     for message in all_of(range(60)):
@@ -261,7 +261,7 @@ def test_a_slow_reader_gets_everything_in_order(at_once: bool) -> None:
     assert one.wire.texts[-1] == envelope("after")
 
 
-def test_what_does_not_fit_is_counted() -> None:
+def test_counts_messages_beyond_queue() -> None:
     one = Socket(queue=10)
     filled = one.fill()
     one.deliver(*all_of(range(8)))
@@ -278,7 +278,7 @@ def test_what_does_not_fit_is_counted() -> None:
     assert len(one.resumed) == 1
 
 
-def test_bytes_are_limited_too() -> None:
+def test_limits_queued_bytes() -> None:
     one = Socket(queue=1000, queue_bytes=20 * BIG)
     filled = one.fill()
     for number in range(50):
@@ -290,7 +290,7 @@ def test_bytes_are_limited_too() -> None:
     assert [loss.count for loss in one.resumed] == [50 - got]
 
 
-def test_a_message_that_is_larger_than_the_queue() -> None:
+def test_drops_message_larger_than_queue() -> None:
     one = Socket(queue_bytes=1000)
     filled = one.fill()
     one.deliver(envelope("small"), envelope("large", size=2000), envelope("small again"))
@@ -301,7 +301,7 @@ def test_a_message_that_is_larger_than_the_queue() -> None:
     assert [loss.count for loss in one.resumed] == [3]
 
 
-def test_not_every_kind_is_told_by_name() -> None:
+def test_limits_kinds_in_loss_report() -> None:
     one = Socket(queue=1)
     one.fill()
     one.deliver(*(envelope(f"m-{number}", kind=f"x/{number % 40}") for number in range(81)))
@@ -313,7 +313,7 @@ def test_not_every_kind_is_told_by_name() -> None:
 
 
 @pytest.mark.spec("MX-6.4a-3")
-def test_closed_when_the_queue_is_full_where_that_is_wanted() -> None:
+def test_closes_on_full_queue_if_configured() -> None:
     one = Socket(queue=10, overflow="close")
     filled = one.fill()
     one.deliver(*all_of(range(10)))
@@ -334,7 +334,7 @@ def test_closed_when_the_queue_is_full_where_that_is_wanted() -> None:
 
 @pytest.mark.spec("MX-6.4a-3")
 @pytest.mark.parametrize("overflow", ["report", "close"])
-def test_who_reads_nothing_for_long_is_closed(overflow: str) -> None:
+def test_disconnects_stalled_reader(overflow: str) -> None:
     one = Socket(stalled=30.0, ping=1000.0, overflow=overflow)
     one.fill()
     one.timers.pass_by(29.9)
@@ -347,7 +347,7 @@ def test_who_reads_nothing_for_long_is_closed(overflow: str) -> None:
     assert one.closed_with == 1013
 
 
-def test_who_reads_a_little_is_not_closed() -> None:
+def test_keeps_slow_reader() -> None:
     one = Socket(stalled=30.0, ping=1000.0)
     one.fill()
     for _ in range(5):
@@ -359,7 +359,7 @@ def test_who_reads_a_little_is_not_closed() -> None:
     assert not one.is_open()
 
 
-def test_who_reads_in_time_starts_afresh() -> None:
+def test_reading_resets_stall_timeout() -> None:
     one = Socket(stalled=30.0, ping=1000.0)
     one.fill()
     one.timers.pass_by(29.0)
@@ -372,7 +372,7 @@ def test_who_reads_in_time_starts_afresh() -> None:
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-def test_what_was_kept_is_not_put_into_the_transport_at_once(at_once: bool) -> None:
+def test_writes_queue_in_parts(at_once: bool) -> None:
     wire = Wire(at_once=at_once)
     one = Socket(wire, queue_bytes=4 * 1024 * 1024)
     filled = one.fill()
@@ -386,7 +386,7 @@ def test_what_was_kept_is_not_put_into_the_transport_at_once(at_once: bool) -> N
     assert one.resumed == []
 
 
-def test_a_ping_meanwhile_is_answered_once_there_is_room() -> None:
+def test_delays_pong_until_transport_has_space() -> None:
     one = Socket()
     filled = one.fill()
     one.deliver(envelope("kept"))
@@ -399,7 +399,7 @@ def test_a_ping_meanwhile_is_answered_once_there_is_room() -> None:
     assert one.wire.seen.count(Pong(b"999")) == 1
 
 
-def test_closing_a_reader_that_does_not_read() -> None:
+def test_aborts_unread_connection_after_close() -> None:
     one = Socket()
     one.fill()
     one.deliver(envelope("kept"))
@@ -421,7 +421,7 @@ Step = tuple[str, int]
     ),
     st.booleans(),
 )
-def test_any_reader_gets_all_or_knows_how_much_it_did_not(steps: list[Step], at_once: bool) -> None:
+def test_reader_gets_messages_or_loss_count(steps: list[Step], at_once: bool) -> None:
     """What it got is in order and whole, and with what it was told of that is everything."""
     one = Socket(Wire(at_once=at_once), queue=20, queue_bytes=40 * BIG, stalled=1e9, ping=1e9)
     said = 0
@@ -450,7 +450,7 @@ def test_any_reader_gets_all_or_knows_how_much_it_did_not(steps: list[Step], at_
 # -- who is silent
 
 
-def test_a_silent_side_is_pinged_and_let_go() -> None:
+def test_disconnects_after_unanswered_ping() -> None:
     one = Socket(ping=30.0)
     one.timers.pass_by(30.0)
     one.timers.pass_by(30.0)
@@ -462,7 +462,7 @@ def test_a_silent_side_is_pinged_and_let_go() -> None:
     assert one.wire.aborted
 
 
-def test_a_side_that_answers_stays() -> None:
+def test_keeps_responding_connection() -> None:
     one = Socket(ping=30.0)
     answered = 0
     for _ in range(20):
@@ -474,7 +474,7 @@ def test_a_side_that_answers_stays() -> None:
     assert one.wire.seen == [Ping(b"")] * 10
 
 
-def test_a_side_that_talks_is_not_pinged() -> None:
+def test_sends_no_ping_to_active_connection() -> None:
     one = Socket(ping=30.0)
     for _ in range(20):
         one.send(text(b"hello"))
@@ -482,7 +482,7 @@ def test_a_side_that_talks_is_not_pinged() -> None:
     assert one.wire.seen == []
 
 
-def test_a_side_that_does_not_read_is_not_blamed_for_its_silence() -> None:
+def test_stalled_reader_needs_no_pong() -> None:
     one = Socket(ping=10.0, stalled=1000.0)
     one.fill()
     one.timers.pass_by(500.0)

@@ -35,7 +35,7 @@ class Full(Socket):
         return len(self.wire.texts) - self.filled
 
 
-def test_all_of_a_room_share_one_limit() -> None:
+def test_members_share_room_limit() -> None:
     shared = RoomBacklog()
     one, other = Full(shared), Full(shared)
     one.send_many(30)
@@ -56,7 +56,7 @@ def test_all_of_a_room_share_one_limit() -> None:
 
 
 @pytest.mark.parametrize("overflow", ["report", "close"])
-def test_who_leaves_gives_back_what_was_kept(overflow: str) -> None:
+def test_disconnect_releases_queue(overflow: str) -> None:
     shared = RoomBacklog()
     one = Full(shared, overflow=overflow)
     one.send_many(30)
@@ -69,7 +69,7 @@ def test_who_leaves_gives_back_what_was_kept(overflow: str) -> None:
     assert not one.is_open()
 
 
-def test_guests_have_half_of_it_and_the_others_the_rest() -> None:
+def test_guests_use_half_of_limit() -> None:
     shared = RoomBacklog()
     guest, known = Full(shared, guest=True), Full(shared)
     guest.send_many(40)
@@ -80,7 +80,7 @@ def test_guests_have_half_of_it_and_the_others_the_rest() -> None:
     assert (known.got, known.resumed) == (18, [])
 
 
-def test_for_a_guest_less_is_kept() -> None:
+def test_limits_queue_of_guest() -> None:
     guest = Socket(guest=True, queue=40)
     filled = guest.fill()
     guest.deliver(*all_of(range(40)))
@@ -88,7 +88,7 @@ def test_for_a_guest_less_is_kept() -> None:
     assert guest.wire.texts[filled:] == all_of(range(10))
 
 
-def test_who_comes_without_a_token_is_such_a_guest() -> None:
+def test_connection_without_token_has_guest_limits() -> None:
     async def test(rooms: Rooms) -> None:
         async with joined(rooms.url()) as guest, rooms.join("agent") as (agent,):
             kept = {}
@@ -102,7 +102,7 @@ def test_who_comes_without_a_token_is_such_a_guest() -> None:
     run(test, rooms={"room": TopicConfig(access="public", queue=40)})
 
 
-def test_guests_do_not_fill_a_room() -> None:
+def test_guests_cannot_fill_room() -> None:
     async def test(rooms: Rooms) -> None:
         async with joined(rooms.url()), joined(rooms.url()) as second:
             answer = await refused(rooms.url())
@@ -120,7 +120,7 @@ def test_guests_do_not_fill_a_room() -> None:
     run(test, rooms={"room": TopicConfig(access="public", max_participants=4)})
 
 
-def test_how_many_guests_can_be_said() -> None:
+def test_guest_limit_is_configurable() -> None:
     async def test(rooms: Rooms) -> None:
         async with joined(rooms.url()):
             assert (await refused(rooms.url())).status == 503

@@ -23,7 +23,7 @@ SHARED = {"ops": TopicConfig(participants=[ParticipantConfig(callers=["*"], id="
     ],
     ids=["the same", "with other roles", "another", "known otherwise", "may not call"],
 )
-def test_nobody_inherits_a_seat_while_it_sits_there(now: Caller, stays: bool) -> None:
+def test_changed_caller_keeps_or_loses_membership(now: Caller, stays: bool) -> None:
     """Also where both would be called the same."""
     house = House(SHARED)
     member, ear = house.come("a")
@@ -37,7 +37,7 @@ def test_nobody_inherits_a_seat_while_it_sits_there(now: Caller, stays: bool) ->
 
 @pytest.mark.spec("MX-11.3-4")
 @pytest.mark.parametrize("there", [True, False], ids=["there", "away"])
-def test_what_an_admin_gave_does_not_come_back_with_an_older_config(there: bool) -> None:
+def test_capability_change_does_not_return_with_older_config(there: bool) -> None:
     first, second = TopicConfig("private"), TopicConfig("private", profile="none")
     house = House({"ops": first})
     member, _ = house.come("a")
@@ -52,7 +52,7 @@ def test_what_an_admin_gave_does_not_come_back_with_an_older_config(there: bool)
     assert again.capabilities == given
 
 
-def test_what_an_admin_gave_stays_where_a_config_changes_something_else() -> None:
+def test_capability_change_survives_other_config_changes() -> None:
     house = House({"ops": TopicConfig("private")})
     member, _ = house.come("a")
     house.gateway.change_capabilities("a", ["mcp/request:tools/*"], [], by="admin", topic=None)

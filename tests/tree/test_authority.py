@@ -67,7 +67,7 @@ def trust(tmp_path: Path) -> str:
 @pytest.mark.filterwarnings("ignore:EdDSA is deprecated")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("form", ["pem", "jwk", "jwks", "several"])
-async def test_a_good_token_proves_it(tmp_path: Path, kind: str, form: str) -> None:
+async def test_valid_token_proves_authority(tmp_path: Path, kind: str, form: str) -> None:
     alg, key = KINDS[kind]
     path = tmp_path / "keys"
     others = [one for _, one in KINDS.values()]
@@ -118,7 +118,7 @@ async def test_a_good_token_proves_it(tmp_path: Path, kind: str, form: str) -> N
     ],
     ids=str,
 )
-async def test_what_a_token_must_say(
+async def test_token_needs_required_claims(
     tmp_path: Path, trust: str, claims: dict[str, Any], why: str
 ) -> None:
     async with open_hub(tmp_path, trust=[trust]) as hub:
@@ -133,7 +133,7 @@ async def test_what_a_token_must_say(
 
 
 @pytest.mark.spec("AX-4.2-8")
-async def test_what_is_no_proof_at_all(tmp_path: Path, trust: str) -> None:
+async def test_rejects_invalid_proofs(tmp_path: Path, trust: str) -> None:
     good = proof()["token"]
     head, payload, signature = good.split(".")
     told = f"eyJhbGciOiJIUzI1NiJ9.{payload}"
@@ -165,7 +165,7 @@ async def test_what_is_no_proof_at_all(tmp_path: Path, trust: str) -> None:
 
 
 @pytest.mark.parametrize("content", [None, "", "{", "-----BEGIN PUBLIC KEY-----\nx", '{"kty":"?"}'])
-async def test_a_key_file_that_is_of_no_use(tmp_path: Path, content: str | None) -> None:
+async def test_rejects_unusable_key_file(tmp_path: Path, content: str | None) -> None:
     path = tmp_path / "keys"
     if content is not None:
         path.write_text(content)
@@ -176,14 +176,14 @@ async def test_a_key_file_that_is_of_no_use(tmp_path: Path, content: str | None)
         assert str(tmp_path) not in json.dumps(answer)
 
 
-async def test_without_trusted_keys_no_token_counts(tmp_path: Path) -> None:
+async def test_rejects_token_without_trusted_keys(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         answer = hub.child().register(authority=A, authority_proof=proof())
         assert error_of(answer) == REJECTED
         assert "subservers.trust" in answer["error"]["data"]["detail"]
 
 
-async def test_without_its_library_the_node_says_what_to_install(
+async def test_names_missing_library(
     tmp_path: Path, trust: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = proof()
@@ -218,7 +218,7 @@ async def test_without_its_library_the_node_says_what_to_install(
         ((), A, False),
     ],
 )
-async def test_the_names_of_a_certificate(
+async def test_certificate_names_prove_authority(
     tmp_path: Path, names: tuple[str, ...], authority: str | None, proven: bool
 ) -> None:
     async with open_hub(tmp_path) as hub:
@@ -230,7 +230,7 @@ async def test_the_names_of_a_certificate(
 
 
 @pytest.mark.spec("AX-4.2-10")
-async def test_an_unproven_claim_never_displaces_a_proven_one(tmp_path: Path, trust: str) -> None:
+async def test_unproven_claim_does_not_replace_proven_claim(tmp_path: Path, trust: str) -> None:
     async with open_hub(tmp_path, trust=[trust]) as hub:
         child = hub.child().registered(1, "x", authority=A, authority_proof=proof())
         await settle()
@@ -244,7 +244,7 @@ async def test_an_unproven_claim_never_displaces_a_proven_one(tmp_path: Path, tr
         hub.child().registered(2, "x", authority=A, authority_proof=proof())
 
 
-async def test_a_proven_claim_displaces_an_unproven_one(tmp_path: Path, trust: str) -> None:
+async def test_proven_claim_replaces_unproven_claim(tmp_path: Path, trust: str) -> None:
     async with open_hub(tmp_path, trust=[trust]) as hub:
         squatter = hub.child().registered(1, "x", authority=B)
         await settle()
@@ -257,7 +257,7 @@ async def test_a_proven_claim_displaces_an_unproven_one(tmp_path: Path, trust: s
         assert [tuple(one)[:3] for one in hub.store.list_claims()] == [("x", A, True)]
 
 
-async def test_who_proves_the_same_authority_inherits_what_was_lost(
+async def test_proven_authority_takes_over_lost_segment(
     tmp_path: Path, trust: str
 ) -> None:
     given = {"authority": A, "authority_proof": proof()}
@@ -303,7 +303,7 @@ def rejected(hub: Hub, child: Child) -> bool:
         ("never", ANYWHERE, True, True),
     ],
 )
-async def test_tools_that_change_something_need_a_proof(
+async def test_mutable_tools_need_proof(
     tmp_path: Path, policy: str, peer: str, mutable: bool | None, accepted: bool
 ) -> None:
     async with open_hub(tmp_path, proof=policy) as hub:
@@ -320,7 +320,7 @@ async def test_tools_that_change_something_need_a_proof(
 
 
 @pytest.mark.spec("AX-4.2-11")
-async def test_a_later_list_is_held_against_the_same_rule(tmp_path: Path) -> None:
+async def test_mutable_tools_added_later_need_proof(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         child = hub.child(peer=ANYWHERE).registered()
         await settle()
@@ -362,7 +362,7 @@ async def test_a_later_list_is_held_against_the_same_rule(tmp_path: Path) -> Non
     ],
     ids=str,
 )
-def test_which_tools_may_change_something(said: dict[str, Any], mutable: bool) -> None:
+def test_find_mutable_tool(said: dict[str, Any], mutable: bool) -> None:
     raw = json.dumps({"name": "one", **said}).encode()
     assert (find_mutable_tool([raw]) is not None) is mutable  # type: ignore[list-item]
 
@@ -370,7 +370,7 @@ def test_which_tools_may_change_something(said: dict[str, Any], mutable: bool) -
 @pytest.mark.parametrize("sticky", [True, False])
 @pytest.mark.parametrize("away", [True, False])
 @pytest.mark.parametrize("segment", ["x", "y"])
-async def test_nobody_takes_the_place_of_who_proved_it_without_a_proof(
+async def test_segment_takeover_needs_proof(
     tmp_path: Path, trust: str, sticky: bool, away: bool, segment: str
 ) -> None:
     async with open_hub(tmp_path, trust=[trust], sticky=sticky) as hub:

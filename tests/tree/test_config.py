@@ -127,7 +127,7 @@ MISTAKES = {
 }
 
 
-def test_a_whole_one_is_read() -> None:
+def test_reads_complete_config() -> None:
     config = parse_config(WHOLE)
     assert config.section(ParentConfig).backup[1] == "unix:/run/interlock/ax.sock"
     assert config.section(ParentConfig).heartbeat == 2.0
@@ -141,7 +141,7 @@ def test_a_whole_one_is_read() -> None:
 
 @pytest.mark.spec("AX-10.4-1", "AX-10.4-4")
 @pytest.mark.parametrize(("text", "said"), MISTAKES.items(), ids=[repr(text) for text in MISTAKES])
-def test_the_words_for_a_mistake(text: str, said: str) -> None:
+def test_reports_config_mistakes(text: str, said: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_config(text, "interlock.yaml")
     assert str(caught.value) == f"interlock.yaml:{said}"
@@ -151,17 +151,17 @@ def test_the_words_for_a_mistake(text: str, said: str) -> None:
 @pytest.mark.parametrize(
     "url", ["wss://x/ax", "ws://127.0.0.1:1/ax", "ws://localhost/", "ws://[::1]:9", "unix:a/b.sock"]
 )
-def test_addresses_of_parents(url: str) -> None:
+def test_accepts_parent_urls(url: str) -> None:
     parent = parse_config(f'parent: {{url: "{url}", segment: a}}').section(ParentConfig)
     assert parent.url == url
 
 
 @pytest.mark.parametrize("block", ["parent:", "tls:", "subservers:"])
-def test_a_block_whose_lines_are_all_commented_out(block: str) -> None:
+def test_empty_section_equals_missing_section(block: str) -> None:
     assert parse_config(block) == parse_config("")
 
 
-def test_a_parent_is_resolved_when_it_is_used(tmp_path: Path) -> None:
+def test_resolves_parent_secrets_late(tmp_path: Path) -> None:
     for name in ("ca.pem", "c.pem", "k.pem"):
         (tmp_path / name).touch()
     (tmp_path / "authority.pem").write_text("a private key\n")
@@ -188,7 +188,7 @@ def test_a_parent_is_resolved_when_it_is_used(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("AX-10.4-1")
-def test_an_address_behind_a_reference_is_checked_when_it_is_known(tmp_path: Path) -> None:
+def test_checks_parent_url_after_resolution(tmp_path: Path) -> None:
     parent = ParentConfig(url="${env:ROOT}", segment="edge")
     with pytest.raises(ConfigError, match=r"write wss://192\.0\.2\.1/ax"):
         resolve_parent(parent, environ={"ROOT": "ws://192.0.2.1/ax"}, base_dir=tmp_path)
@@ -196,7 +196,7 @@ def test_an_address_behind_a_reference_is_checked_when_it_is_known(tmp_path: Pat
         resolve_parent(parent, environ={}, base_dir=tmp_path)
 
 
-def test_files_that_are_not_there_are_named(tmp_path: Path) -> None:
+def test_names_missing_files(tmp_path: Path) -> None:
     parent = ParentConfig(url="wss://x", segment="edge", ca="no/ca.pem")
     with pytest.raises(ConfigError, match=r"no/ca\.pem does not exist"):
         resolve_parent(parent, environ={}, base_dir=tmp_path)
@@ -211,7 +211,7 @@ def test_files_that_are_not_there_are_named(tmp_path: Path) -> None:
     assert resolved.client_ca is None
 
 
-def test_a_parent_is_changed_live_and_tls_is_not() -> None:
+def test_parent_changes_live_and_tls_needs_restart() -> None:
     new = parse_config(
         """
 parent: {url: "unix:/run/ax.sock", segment: edge}
@@ -223,7 +223,7 @@ tls: {certificate: c.pem, key: k.pem}
     assert change.live == ("parent",)
 
 
-def test_limits_of_subservers_are_live_and_their_place_is_not() -> None:
+def test_subserver_limits_change_live_and_path_needs_restart() -> None:
     old = parse_config("")
     limits = diff(
         old, parse_config("subservers: {max_registrations: 5, links: {a: {timeout: 5s}}}")

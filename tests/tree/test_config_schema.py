@@ -46,18 +46,18 @@ BEYOND_A_SCHEMA: list[Any] = [
 
 
 @pytest.mark.parametrize("document", GOOD, ids=json.dumps)
-def test_good_documents(document: Any) -> None:
+def test_accepts_valid_documents(document: Any) -> None:
     assert parses(document)
     assert VALIDATOR.is_valid(document)
 
 
 @pytest.mark.parametrize("document", BAD, ids=json.dumps)
-def test_bad_documents(document: Any) -> None:
+def test_rejects_invalid_documents(document: Any) -> None:
     assert not parses(document)
     assert not VALIDATOR.is_valid(document)
 
 
 @pytest.mark.parametrize("document", BEYOND_A_SCHEMA, ids=json.dumps)
-def test_what_only_the_node_can_tell(document: Any) -> None:
+def test_schema_accepts_what_only_parser_rejects(document: Any) -> None:
     assert not parses(document)
     assert VALIDATOR.is_valid(document)

@@ -86,7 +86,7 @@ def call(tool: str, arguments: Any = None, **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.spec("AX-13.4-4", "AX-13.4-6")
-def test_it_says_who_it_is_before_anything_else(parent: Callable[..., Parent]) -> None:
+def test_identifies_before_initialize(parent: Callable[..., Parent]) -> None:
     answer = parent().ask("mcpax/identify", {})
     assert answer["result"] == {
         "subserver_id": IDENTITY.subserver_id,
@@ -96,7 +96,7 @@ def test_it_says_who_it_is_before_anything_else(parent: Callable[..., Parent]) -
     }
 
 
-def test_it_shows_its_part_of_the_tree(parent: Callable[..., Parent]) -> None:
+def test_returns_subtree(parent: Callable[..., Parent]) -> None:
     async def later(_: Any) -> Any:
         await asyncio.sleep(0)
         return {"children": []}
@@ -114,7 +114,7 @@ def test_it_shows_its_part_of_the_tree(parent: Callable[..., Parent]) -> None:
     assert parent().ask("mcpax/tree", {"_meta": meta()})["error"]["code"] == -32601
 
 
-def test_not_too_many_look_at_the_tree_at_once(parent: Callable[..., Parent]) -> None:
+def test_limits_concurrent_tree_requests(parent: Callable[..., Parent]) -> None:
     waiting: list[asyncio.Future[Any]] = []
 
     async def later(_: Any) -> Any:
@@ -133,7 +133,7 @@ def test_not_too_many_look_at_the_tree_at_once(parent: Callable[..., Parent]) ->
     one.running.until(lambda: len(waiting) == 5, "another look")
 
 
-def test_it_does_not_register_anybody_itself(parent: Callable[..., Parent]) -> None:
+def test_rejects_registration_at_child(parent: Callable[..., Parent]) -> None:
     assert parent().ask("mcpax/register", {"_meta": meta()})["error"]["code"] == -32601
     assert parent().ask("mcpax/register", {})["error"]["code"] == -32600
 
@@ -141,7 +141,7 @@ def test_it_does_not_register_anybody_itself(parent: Callable[..., Parent]) -> N
 # -- what it asks
 
 
-def test_answers_to_its_own_requests_are_its_own(
+def test_matches_responses_to_own_requests(
     shared_node: NodeThread, parent: Callable[..., Parent]
 ) -> None:
     one = parent()
@@ -179,7 +179,7 @@ def test_answers_to_its_own_requests_are_its_own(
         (None, None),
     ],
 )
-def test_it_hears_why_it_is_sent_away(
+def test_records_reason_of_session_end(
     parent: Callable[..., Parent], params: Any, symbol: str | None
 ) -> None:
     one = parent()
@@ -193,7 +193,7 @@ def test_it_hears_why_it_is_sent_away(
 
 
 @pytest.mark.spec("AX-0-2")
-def test_both_eras_are_spoken(parent: Callable[..., Parent]) -> None:
+def test_supports_both_protocol_generations(parent: Callable[..., Parent]) -> None:
     new = parent()
     assert new.ask("server/discover", {"_meta": meta()})["result"]["supportedVersions"]
     assert new.ask("tools/list", {"_meta": meta()}, 2)["result"]["tools"]
@@ -208,7 +208,7 @@ def test_both_eras_are_spoken(parent: Callable[..., Parent]) -> None:
 
 
 @pytest.mark.spec("AX-7.2-1", "AX-7.2-8")
-def test_where_a_call_is_on_its_way_is_read(
+def test_reads_route_of_call(
     shared_node: NodeThread, parent: Callable[..., Parent], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = parent()
@@ -232,7 +232,7 @@ def test_where_a_call_is_on_its_way_is_read(
     assert begun[1].hop is None
 
 
-def test_an_id_is_used_by_one_request_at_a_time(
+def test_rejects_duplicate_request_id(
     shared_node: NodeThread, parent: Callable[..., Parent]
 ) -> None:
     one = parent()
@@ -246,7 +246,7 @@ def test_an_id_is_used_by_one_request_at_a_time(
     )
 
 
-def test_too_many_calls_are_refused(shared_node: NodeThread, parent: Callable[..., Parent]) -> None:
+def test_limits_pending_calls(shared_node: NodeThread, parent: Callable[..., Parent]) -> None:
     one = parent()
     one.conversation.max_open_requests = 1
     one.say("tools/call", call("hold", {"text": "first"}), 5)
@@ -256,7 +256,7 @@ def test_too_many_calls_are_refused(shared_node: NodeThread, parent: Callable[..
     assert "result" in one.answer(5)
 
 
-def test_a_call_that_is_withdrawn_is_not_answered(
+def test_cancelled_call_gets_no_response(
     shared_node: NodeThread, parent: Callable[..., Parent]
 ) -> None:
     one = parent()
@@ -266,7 +266,7 @@ def test_a_call_that_is_withdrawn_is_not_answered(
     assert one.ask("tools/call", call("echo", {"text": "x"}), 5)["result"]
 
 
-def test_a_node_that_fails_on_a_call_says_so(
+def test_failed_call_returns_internal_error(
     shared_node: NodeThread, parent: Callable[..., Parent], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(_: Call) -> None:
@@ -290,18 +290,18 @@ def test_a_node_that_fails_on_a_call_says_so(
         {"x-mcpax-route": ["a"] * 65, "x-mcpax-cursor": 0},
     ],
 )
-def test_a_way_that_cannot_be_read_is_refused(parent: Callable[..., Parent], way: Any) -> None:
+def test_rejects_invalid_route(parent: Callable[..., Parent], way: Any) -> None:
     assert parent().ask("tools/call", call("echo", **way))["error"]["code"] == -32602
 
 
-def test_a_client_does_not_say_where_its_call_is(shared_node: NodeThread) -> None:
+def test_ignores_route_of_client(shared_node: NodeThread) -> None:
     way = {"x-mcpax-route": ["else", "where"], "x-mcpax-cursor": 0}
     answer = shared_node.once(shared_node.call("echo", {"text": "hi"}, more_meta=way))
     assert answer.result["content"][0]["text"] == "hi"
 
 
 @pytest.mark.spec("AX-12-10")
-def test_what_is_heard_about_a_call_says_which(parent: Callable[..., Parent]) -> None:
+def test_notifications_name_their_request(parent: Callable[..., Parent]) -> None:
     one = parent()
     answer = one.ask("tools/call", call("report", {"steps": 2}, progressToken="p"), 41)
     assert "result" in answer
@@ -310,7 +310,7 @@ def test_what_is_heard_about_a_call_says_which(parent: Callable[..., Parent]) ->
     assert {p["progressToken"] for p in heard} == {"p"}
 
 
-def test_what_is_about_no_call_is_announced_once(parent: Callable[..., Parent]) -> None:
+def test_announces_notification_once(parent: Callable[..., Parent]) -> None:
     new = parent()
     new.running.do(lambda: new.conversation.announce("notifications/message", b'{"data":1}'))
     assert new.sent[-1] == {
@@ -351,7 +351,7 @@ def no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         (b"[1]", [1]),
     ],
 )
-def test_other_members_stay(params: bytes, made: Any) -> None:
+def test_adds_request_id_and_keeps_other_members(params: bytes, made: Any) -> None:
     assert json.loads(bytes(add_request_id(params, b"7")), object_pairs_hook=no_key_twice) == made
 
 
@@ -369,7 +369,7 @@ def written(error: InterlockError, client: Client | None, **more: Any) -> Any:
 
 
 @pytest.mark.spec("AX-13.2-3", "AX-5.2-2", "AX-5.2-3")
-def test_errors_have_a_column_for_this_link() -> None:
+def test_maps_errors_for_ax_link() -> None:
     degraded = InterlockError(UPSTREAM_UNAVAILABLE, "It is gone.", DEGRADED)
     on_the_link = {
         "code": -32002, "message": "tool_degraded", "data": {**DEGRADED, "detail": "It is gone."},
@@ -387,7 +387,7 @@ def test_errors_have_a_column_for_this_link() -> None:
     assert written(late, NEW, ax=True)["message"] == "downstream_timeout"
 
 
-def test_a_server_s_own_errors_pass_as_they_are() -> None:
+def test_passes_server_errors_unchanged() -> None:
     error = UpstreamResponseError(-32002, "No such resource.", b'{"uri":"x"}')
     passed = {"code": -32002, "message": "No such resource.", "data": {"uri": "x"}}
     assert written(error, NEW, ax=True) == passed
@@ -395,6 +395,6 @@ def test_a_server_s_own_errors_pass_as_they_are() -> None:
 
 
 @pytest.mark.spec("AX-5.2-2")
-def test_an_unknown_tool_is_an_unknown_method_up_here(parent: Callable[..., Parent]) -> None:
+def test_unknown_tool_is_unknown_method(parent: Callable[..., Parent]) -> None:
     answer = parent().ask("tools/call", {"name": "shop.none", "_meta": meta()})
     assert answer["error"]["code"] == -32601

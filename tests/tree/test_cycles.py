@@ -27,7 +27,7 @@ CYCLE = (-31002, "cycle_detected")
     ],
     ids=str,
 )
-async def test_who_has_this_node_below_it_may_not_be_below_it(
+async def test_rejects_registration_that_closes_cycle(
     tmp_path: Path, wanted: dict[str, Any]
 ) -> None:
     async with open_hub(tmp_path) as hub:
@@ -38,7 +38,7 @@ async def test_who_has_this_node_below_it_may_not_be_below_it(
 
 
 @pytest.mark.spec("AX-5.3-7")
-async def test_a_join_further_down_that_closes_a_loop_ends_the_session(tmp_path: Path) -> None:
+async def test_cycle_in_heartbeat_ends_session(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         child = hub.child().registered(**{"x-mcpax-subtree-ids": [uuid(1)]})
         await settle()
@@ -56,7 +56,7 @@ ROOT, ABOVE = uuid(90), uuid(91)
 
 @pytest.mark.parametrize("one", [ROOT, ABOVE])
 @pytest.mark.parametrize("when", ["registering", "beating", "before"])
-async def test_who_brings_those_above_below_is_refused_here(
+async def test_rejects_ancestors_in_subtree(
     tmp_path: Path, one: str, when: str
 ) -> None:
     async with open_hub(tmp_path) as hub:
@@ -93,7 +93,7 @@ async def test_who_brings_those_above_below_is_refused_here(
         hub.child().registered(2, "bad", **{"x-mcpax-subtree-ids": [uuid(2), one]})
 
 
-async def test_too_many_below_are_refused(tmp_path: Path) -> None:
+async def test_limits_subtree_ids(tmp_path: Path) -> None:
     many = [uuid(n) for n in range(1000, 1000 + ax.MAX_SUBTREE_IDS - 2)]
 
     async with open_hub(tmp_path) as hub:
@@ -119,7 +119,7 @@ async def test_too_many_below_are_refused(tmp_path: Path) -> None:
         assert hub.registrar.subtree_ids() == (PARENT, uuid(2))
 
 
-async def test_who_brought_what_the_parent_refuses_is_sent_away(tmp_path: Path) -> None:
+async def test_removes_child_with_rejected_subtree(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         good = hub.child().registered(1, "good", **{"x-mcpax-subtree-ids": [uuid(1)]})
         leaf = hub.child().registered(4, "leaf")
@@ -137,7 +137,7 @@ async def test_who_brought_what_the_parent_refuses_is_sent_away(tmp_path: Path) 
 
 
 @pytest.mark.spec("AX-5.3-4")
-async def test_the_subtree_is_known_and_told_when_it_changes(tmp_path: Path) -> None:
+async def test_tracks_subtree_changes(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         ids = hub.registrar.subtree_ids
         leaf = hub.child().registered(1, "leaf")

@@ -135,7 +135,7 @@ any_identity = pytest.mark.parametrize("identity", IDENTITIES.values(), ids=IDEN
 
 @any_identity
 @pytest.mark.spec("AX-13.4-2")
-async def test_rejects_at_the_ancestor_what_is_registered_below(
+async def test_rejects_at_ancestor_if_registered_below(
     tmp_path: Path, identity: dict[str, Any]
 ) -> None:
     async with Grove(tmp_path) as grove:
@@ -155,7 +155,7 @@ async def test_rejects_at_the_ancestor_what_is_registered_below(
 
 @any_identity
 @pytest.mark.spec("AX-13.4-2")
-async def test_ends_below_what_is_registered_at_the_ancestor(
+async def test_ends_below_if_registered_at_ancestor(
     tmp_path: Path, identity: dict[str, Any]
 ) -> None:
     async with Grove(tmp_path) as grove:
@@ -177,7 +177,7 @@ async def test_ends_below_what_is_registered_at_the_ancestor(
 
 
 @pytest.mark.spec("AX-13.4-2")
-async def test_ends_the_second_of_two_siblings(tmp_path: Path) -> None:
+async def test_ends_second_of_two_siblings(tmp_path: Path) -> None:
     async with Grove(tmp_path) as grove:
         root = await grove.start("root")
         left = await grove.start("left", below=root, heartbeat=3600.0)
@@ -200,7 +200,7 @@ async def test_ends_the_second_of_two_siblings(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("AX-5.3-4")
-async def test_a_node_announces_every_aggregator_below_it(tmp_path: Path) -> None:
+async def test_announces_every_aggregator_below(tmp_path: Path) -> None:
     async with Grove(tmp_path) as grove:
         root = await grove.start("root")
         mid = await grove.start("mid", below=root, heartbeat=3600.0)

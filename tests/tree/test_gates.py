@@ -132,7 +132,7 @@ def held(answer: Any) -> dict[str, Any] | None:
 
 
 @pytest.mark.spec("AX-11.3-8", "AX-11.3-9", "AX-11.3-10", "AX-11.3-11", "AX-11.3-14", "AX-11.1-1")
-async def test_every_gate_on_the_way_must_be_opened(tmp_path: Path) -> None:
+async def test_every_node_on_route_needs_its_approval(tmp_path: Path) -> None:
     tree = Tree(tmp_path)
     async with Grove(tmp_path) as grove:
         await tree.grow(grove)
@@ -159,7 +159,7 @@ async def test_every_gate_on_the_way_must_be_opened(tmp_path: Path) -> None:
             assert tree.executed(button) == 1
 
 
-async def test_the_outcome_reaches_the_one_who_asked(tmp_path: Path) -> None:
+async def test_caller_collects_result_after_all_approvals(tmp_path: Path) -> None:
     """Through three gates: the same call, made again at the top, is answered with what it waits
     for now, and at last with what it came to, once."""
 
@@ -203,7 +203,7 @@ def _proof(tree: Tree, wanted: dict[str, Any], signer: str) -> str:
 
 
 @pytest.mark.spec("AX-11.3-9", "AX-11.2-1")
-async def test_a_node_above_cannot_lift_a_gate(tmp_path: Path) -> None:
+async def test_parent_cannot_lift_approval_of_child(tmp_path: Path) -> None:
     tree = Tree(tmp_path)
     never = PolicyConfig(default="allow", rules=[RuleConfig("never gate it", "allow", tools=["*"])])
     async with Grove(tmp_path) as grove:
@@ -242,7 +242,7 @@ async def _let_in(tree: Tree, answer: Any, *hops: str) -> dict[str, Any]:
     return wanted
 
 
-async def test_what_is_answered_at_the_inner_node_itself_is_told_at_the_top(tmp_path: Path) -> None:
+async def test_decision_at_inner_node_reaches_root(tmp_path: Path) -> None:
     tree = Tree(tmp_path)
     async with Grove(tmp_path) as grove:
         await tree.grow(grove, root=GATED, mid=GATED, edge=GATED)
@@ -267,7 +267,7 @@ async def test_what_is_answered_at_the_inner_node_itself_is_told_at_the_top(tmp_
         assert tree.executed("b") == 0
 
 
-async def test_a_gate_that_vanished_below_lets_the_call_through_once(tmp_path: Path) -> None:
+async def test_removed_approval_of_child_lets_call_through_once(tmp_path: Path) -> None:
     tree = Tree(tmp_path)
     async with Grove(tmp_path) as grove:
         await tree.grow(grove, root=GATED, edge=GATED)
@@ -293,7 +293,7 @@ def _http(url: str, sent: Any = None) -> tuple[int, Any]:
         return refused.code, json.load(refused)
 
 
-async def test_a_lower_gate_is_seen_and_opened_from_the_top(tmp_path: Path) -> None:
+async def test_root_shows_and_confirms_approval_of_child(tmp_path: Path) -> None:
     tree = Tree(tmp_path)
     async with Grove(tmp_path) as grove:
         await tree.grow(grove, root=GATED, edge=GATED)
@@ -338,7 +338,7 @@ async def test_a_lower_gate_is_seen_and_opened_from_the_top(tmp_path: Path) -> N
         assert approving.approvals.pending_at_children() == []
 
 
-async def test_a_changed_policy_voids_what_waits(tmp_path: Path) -> None:
+async def test_policy_change_cancels_pending_approval(tmp_path: Path) -> None:
     tree = Tree(tmp_path)
     async with Grove(tmp_path) as grove:
         await tree.grow(grove, root=GATED)

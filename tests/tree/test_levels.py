@@ -72,7 +72,7 @@ def names_down(tree: dict[str, Any]) -> list[str]:
 
 @pytest.mark.parametrize("levels", [2, 8, 12])
 @pytest.mark.spec("AX-5.3-2", "AX-1.1-2", "AX-1.1-3", "AX-5.3-1", "AX-1.2-1")
-async def test_levels(levels: int, tmp_path: Path) -> None:
+async def test_calls_and_views_pass_every_level(levels: int, tmp_path: Path) -> None:
     segments = [f"n{level}" for level in range(1, levels)]
 
     async with Chain(tmp_path, levels) as chain:

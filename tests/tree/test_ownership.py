@@ -20,7 +20,7 @@ A, B = "dns:a.example.com", "dns:b.example.com"
 
 
 @pytest.mark.spec("AX-4.2-2", "AX-4.2-3", "AX-4.2-12")
-async def test_the_first_has_the_segment(tmp_path: Path) -> None:
+async def test_first_subserver_owns_segment(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         first = hub.child().registered(1, "x")
         await settle()
@@ -35,7 +35,7 @@ async def test_the_first_has_the_segment(tmp_path: Path) -> None:
         assert first.beat()["result"]["status"] == "ok"
 
 
-async def test_a_configured_server_comes_before_all(tmp_path: Path) -> None:
+async def test_configured_server_precedes_subserver(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         hub.configured.add("jira")
         assert error_of(hub.child().register(1, "jira")) == CONFLICT
@@ -49,7 +49,7 @@ async def test_a_configured_server_comes_before_all(tmp_path: Path) -> None:
         assert child.ended()["message"] == "namespace_conflict"
 
 
-async def test_nobody_has_the_name_of_the_nodes_own_operations(tmp_path: Path) -> None:
+async def test_aql_segment_is_reserved(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         answer = hub.child().register(1, "aql")
         assert error_of(answer) == CONFLICT
@@ -60,7 +60,7 @@ async def test_nobody_has_the_name_of_the_nodes_own_operations(tmp_path: Path) -
 
 
 @pytest.mark.spec("AX-4.2-13")
-async def test_nobody_takes_anothers_place_by_its_subserver_id(tmp_path: Path) -> None:
+async def test_subserver_id_of_other_caller_is_rejected(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         owner = hub.child(caller="factory").registered(1, "x")
         await settle()
@@ -76,7 +76,7 @@ async def test_nobody_takes_anothers_place_by_its_subserver_id(tmp_path: Path) -
         assert set(hub.listed) == {"ax:x", "ax:y"}
 
 
-async def test_the_same_subserver_may_move_to_another_segment(tmp_path: Path) -> None:
+async def test_subserver_may_change_segment(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         old = hub.child().registered(1, "x")
         await settle()
@@ -91,7 +91,7 @@ async def test_the_same_subserver_may_move_to_another_segment(tmp_path: Path) ->
         assert hub.info("y").live
 
 
-async def test_while_it_is_away_its_segment_is_kept_for_it(tmp_path: Path) -> None:
+async def test_disconnected_subserver_keeps_segment(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         child = hub.child().registered(1, "x")
         await settle()
@@ -102,7 +102,7 @@ async def test_while_it_is_away_its_segment_is_kept_for_it(tmp_path: Path) -> No
         hub.child().registered(2, "x")
 
 
-async def test_another_authority_does_not_replace_a_live_session(tmp_path: Path) -> None:
+async def test_other_authority_cannot_replace_live_session(tmp_path: Path) -> None:
     async with open_hub(tmp_path, sticky=False) as hub:
         child = hub.child().registered(1, "x", authority=A)
         for authority in (B, None):
@@ -112,7 +112,7 @@ async def test_another_authority_does_not_replace_a_live_session(tmp_path: Path)
         hub.child().registered(1, "x", authority="dns:A.Example.com.")
 
 
-async def test_who_is_not_known_any_more_is_sent_away(tmp_path: Path) -> None:
+async def test_revoked_callers_are_removed(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         factory = hub.child(caller="factory").registered(1, "factory")
         office = hub.child(caller="office").registered(2, "office")
@@ -135,7 +135,7 @@ async def test_who_is_not_known_any_more_is_sent_away(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("AX-4.2-4", "AX-4.2-5", "AX-4.2-6", "AX-4.2-9")
-async def test_a_segment_stays_with_its_authority(tmp_path: Path) -> None:
+async def test_segment_stays_with_authority(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         child = hub.child().registered(1, "x", authority=A)
         assert not hub.info("x").verified
@@ -151,7 +151,7 @@ async def test_a_segment_stays_with_its_authority(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("AX-4.2-7")
-def test_a_claim_outlives_the_node(tmp_path: Path) -> None:
+def test_claim_survives_restart(tmp_path: Path) -> None:
     async def first(hub: Hub) -> None:
         hub.child().registered(1, "x", authority=A)
         await settle()
@@ -164,7 +164,7 @@ def test_a_claim_outlives_the_node(tmp_path: Path) -> None:
     hub_test(second, tmp_path)
 
 
-async def test_an_unproven_claim_lapses_a_day_after_its_last_use(tmp_path: Path) -> None:
+async def test_unproven_claim_expires_one_day_after_use(tmp_path: Path) -> None:
     async with open_hub(tmp_path, list_ttl=600.0) as hub:
         child = hub.child().registered(1, "x", authority=A, heartbeat_interval_ms=0)
         await settle()
@@ -179,7 +179,7 @@ async def test_an_unproven_claim_lapses_a_day_after_its_last_use(tmp_path: Path)
         hub.child().registered(2, "x", authority=B)
 
 
-async def test_claims_do_not_count_where_they_are_not_sticky(tmp_path: Path) -> None:
+async def test_claims_end_without_sticky_setting(tmp_path: Path) -> None:
     async with open_hub(tmp_path, sticky=False) as hub:
         child = hub.child().registered(1, "x", authority=A)
         await settle()
@@ -187,7 +187,7 @@ async def test_claims_do_not_count_where_they_are_not_sticky(tmp_path: Path) -> 
         hub.child().registered(2, "x", authority=B)
 
 
-async def test_who_was_never_listed_keeps_nobody_out(tmp_path: Path) -> None:
+async def test_unlisted_subserver_claims_nothing(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         child = hub.child()
         child.silent.add("tools/list")

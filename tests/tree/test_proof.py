@@ -51,7 +51,7 @@ def pem(key: Any, *, public: bool = False) -> str:
 
 @pytest.mark.spec("AX-4.2-11")
 @pytest.mark.parametrize("algorithm", KEYS)
-def test_a_proof_is_a_token_for_one_parent(algorithm: str) -> None:
+def test_proof_is_token_for_one_parent(algorithm: str) -> None:
     key, kind = KEYS[algorithm]
     proof = mint_proof(AUTHORITY, pem(key), ROOT, lambda: 1000.5)
     assert proof.type == "jwt"
@@ -70,7 +70,7 @@ def test_a_proof_is_a_token_for_one_parent(algorithm: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["hunter2", "", pem(KEYS["EdDSA"][0], public=True)])
-def test_what_is_no_private_key_is_told_without_showing_it(key: str) -> None:
+def test_rejects_invalid_private_key_without_showing_it(key: str) -> None:
     with pytest.raises(InterlockError, match="not a private key") as caught:
         mint_proof(AUTHORITY, key, ROOT, lambda: 0.0)
     assert caught.value.failure is CONFIG
@@ -78,7 +78,7 @@ def test_what_is_no_private_key_is_told_without_showing_it(key: str) -> None:
 
 
 @pytest.mark.spec("AX-4.2-4", "AX-4.2-11")
-async def test_it_is_sent_with_the_registration() -> None:
+async def test_registration_contains_proof() -> None:
     key = KEYS["EdDSA"][0]
 
     world = World(authority=AUTHORITY, authority_key=pem(key))
@@ -107,7 +107,7 @@ async def test_tls_is_at_least_1_3() -> None:
     await registrant.end()
 
 
-async def test_files_that_cannot_be_used_are_a_problem_that_is_shown(tmp_path: Path) -> None:
+async def test_shows_unusable_tls_files(tmp_path: Path) -> None:
     world = World(url="wss://127.0.0.1:1/ax", ca=str(tmp_path / "none.pem"))
     registrant = world.registrant()
     registrant.begin()

@@ -28,7 +28,7 @@ from tests.trust.identity.issuers import NOW
 __all__ = ["harness"]
 
 
-def test_who_called_earlier_is_known_with_the_rights_of_today(harness: IdentityHarness) -> None:
+def test_earlier_caller_has_current_permissions(harness: IdentityHarness) -> None:
     token = TokenConfig(name="ci", token="${env:T}")
     harness.identity.configure(harness.config_with([token]))
     made, shown = harness.store.create("agent", scopes=["read"])
@@ -52,7 +52,7 @@ def test_who_called_earlier_is_known_with_the_rights_of_today(harness: IdentityH
     assert harness.identity.recall(signed) is None
 
 
-def test_a_signed_token_is_recalled_as_long_as_it_says(harness: IdentityHarness) -> None:
+def test_signed_token_is_valid_until_expiry(harness: IdentityHarness) -> None:
     signed = harness.caller(harness.signer.token())
     harness.now = NOW + 599
     assert harness.identity.recall(signed) == signed
@@ -64,7 +64,7 @@ def test_a_signed_token_is_recalled_as_long_as_it_says(harness: IdentityHarness)
     assert harness.identity.recall(signed) is None
 
 
-def test_who_called_through_the_parent_is_recalled_as_long_as_it_is_somebody(
+def test_parent_caller_is_valid_while_parent_is_configured(
     harness: IdentityHarness,
 ) -> None:
     through = Caller(
@@ -87,7 +87,7 @@ def test_who_called_through_the_parent_is_recalled_as_long_as_it_is_somebody(
     assert harness.identity.recall(unlimited) is None
 
 
-def test_a_revoked_token_ends_what_came_with_it_only(harness: IdentityHarness) -> None:
+def test_revoked_token_affects_only_its_callers(harness: IdentityHarness) -> None:
     one, first = harness.store.create("agent")
     two, second = harness.store.create("agent")
     harness.identity.watch.check()
@@ -111,7 +111,7 @@ def test_a_revoked_token_ends_what_came_with_it_only(harness: IdentityHarness) -
     assert not harness.identity.watch.is_active("agent")
 
 
-def test_a_revoked_jti_ends_that_token_and_a_revoked_subject_all(harness: IdentityHarness) -> None:
+def test_revoked_jti_affects_token_and_revoked_subject_affects_all(harness: IdentityHarness) -> None:
     some, other = (harness.caller(harness.signer.token(jti=jti)) for jti in ("t-1", "t-2"))
     harness.store.revoke_external("jti", "t-1")
     harness.identity.watch.check()
@@ -124,7 +124,7 @@ def test_a_revoked_jti_ends_that_token_and_a_revoked_subject_all(harness: Identi
     assert (by_subject.affects(some), by_subject.affects(other)) == (True, True)
 
 
-async def test_an_opaque_token_without_an_end_is_recalled_while_its_server_stands_by_it(
+async def test_opaque_token_is_valid_while_introspection_confirms(
     tmp_path: Path,
 ) -> None:
     now = [NOW]

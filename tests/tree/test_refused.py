@@ -20,7 +20,7 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("code", "symbol"), REFUSALS)
-def test_a_refusal_is_shown_and_tried_again_slowly(code: int, symbol: str) -> None:
+def test_shows_rejection_and_retries_slowly(code: int, symbol: str) -> None:
     def world() -> World:
         made = World()
         made.root.refuses = (code, symbol, {"detail": "Because.", "more": 1})
@@ -42,7 +42,7 @@ def test_a_refusal_is_shown_and_tried_again_slowly(code: int, symbol: str) -> No
     play(scene, world)
 
 
-def test_a_conflict_by_the_word_alone_is_understood_by_its_code() -> None:
+def test_recognizes_conflict_by_code() -> None:
     def world() -> World:
         made = World()
         made.root.refuses = (-31001, "The segment is taken.", {})
@@ -56,7 +56,7 @@ def test_a_conflict_by_the_word_alone_is_understood_by_its_code() -> None:
 
 
 @pytest.mark.spec("AX-13.4-6")
-def test_split_brain_is_tried_again_within_a_few_heartbeats() -> None:
+def test_retries_split_brain_within_heartbeats() -> None:
     def world() -> World:
         made = World(heartbeat=2.0)
         made.root.refuses = (-31003, "split_brain", {"detail": "It is registered elsewhere."})
@@ -70,7 +70,7 @@ def test_split_brain_is_tried_again_within_a_few_heartbeats() -> None:
 
 
 @pytest.mark.parametrize(("status", "name"), [(401, "unauthenticated"), (403, "forbidden")])
-def test_a_closed_door_is_a_refusal(status: int, name: str) -> None:
+def test_rejected_connection_is_rejection(status: int, name: str) -> None:
     def world() -> World:
         made = World()
         made.root.reachable = False
@@ -85,7 +85,7 @@ def test_a_closed_door_is_a_refusal(status: int, name: str) -> None:
     play(scene, world)
 
 
-def test_a_parent_that_does_not_answer_is_given_up() -> None:
+def test_silent_parent_times_out() -> None:
     def world() -> World:
         made = World()
         made.root.silent = True
@@ -102,7 +102,7 @@ def test_a_parent_that_does_not_answer_is_given_up() -> None:
 
 
 @pytest.mark.parametrize("answer", [b"[]", b"{}", b'{"session_id":5}', b"1"])
-async def test_an_answer_that_cannot_be_read_is_a_failure(
+async def test_invalid_response_is_failure(
     answer: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(

@@ -21,7 +21,7 @@ def error_of(answer: dict[str, Any] | None) -> tuple[int, str]:
 
 
 @pytest.mark.spec("AX-4.2-1", "AX-6.1-1", "AX-6.1-8", "AX-6.2-1", "AX-1-2")
-async def test_a_child_registers_and_its_tools_are_listed(tmp_path: Path) -> None:
+async def test_registers_child_and_lists_its_tools(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         child = hub.child()
         answer = child.register()
@@ -41,7 +41,7 @@ async def test_a_child_registers_and_its_tools_are_listed(tmp_path: Path) -> Non
         assert hub.registrar.subserver("ax:edge") is info
 
 
-async def test_initialize_says_who_the_aggregator_is(tmp_path: Path) -> None:
+async def test_initialize_identifies_aggregator(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         answer = hub.child().ask("initialize", {**HELLO, "protocolVersion": "2025-06-18"})
         assert answer is not None
@@ -55,7 +55,7 @@ async def test_initialize_says_who_the_aggregator_is(tmp_path: Path) -> None:
         assert result["serverInfo"]["name"] == "interlock-test"
 
 
-async def test_an_introduction_that_is_none_is_refused_and_can_be_mended(tmp_path: Path) -> None:
+async def test_invalid_initialize_can_be_repeated(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         child = hub.child()
         plain = {"protocolVersion": "2025-11-25", "capabilities": {}}
@@ -71,7 +71,7 @@ async def test_an_introduction_that_is_none_is_refused_and_can_be_mended(tmp_pat
 
 
 @pytest.mark.spec("AX-6.1-10")
-async def test_nothing_comes_before_the_introduction(tmp_path: Path) -> None:
+async def test_requires_initialize_first(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         child = hub.child()
         assert error_of(child.ask("mcpax/register", {}))[0] == -32600
@@ -89,7 +89,7 @@ async def test_nothing_comes_before_the_introduction(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("AX-6.1-1")
-async def test_a_registration_without_an_id_is_ignored(tmp_path: Path) -> None:
+async def test_ignores_registration_without_id(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         child = hub.child().hello()
         child.say("mcpax/register", {"subserver_id": uuid(1), "segment": "edge"})
@@ -97,7 +97,7 @@ async def test_a_registration_without_an_id_is_ignored(tmp_path: Path) -> None:
         assert len(child.heard) == 1
 
 
-async def test_unknown_methods_and_garbage_harm_nobody(tmp_path: Path) -> None:
+async def test_survives_unknown_methods_and_invalid_messages(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         child = hub.child().hello()
         assert error_of(child.ask("mcpax/confirm", {}))[0] == -32601
@@ -127,7 +127,7 @@ async def test_unknown_methods_and_garbage_harm_nobody(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("AX-6.2-2")
-async def test_session_ids_are_never_the_same_and_not_to_be_guessed(tmp_path: Path) -> None:
+async def test_session_ids_are_unique_and_random(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         ids = {hub.child().registered(n, f"s{n}").session_id for n in range(50)}
         assert len(ids) == 50
@@ -137,7 +137,7 @@ async def test_session_ids_are_never_the_same_and_not_to_be_guessed(tmp_path: Pa
 
 @pytest.mark.spec("AX-6.2-3", "AX-6.2-5")
 @pytest.mark.parametrize(("interval", "deadline"), [(5000, 15000), (2000, 6000), (0, 0)])
-async def test_the_deadline_is_three_intervals(
+async def test_deadline_is_three_intervals(
     tmp_path: Path, interval: int, deadline: int
 ) -> None:
     async with open_hub(tmp_path) as hub:
@@ -149,7 +149,7 @@ async def test_the_deadline_is_three_intervals(
 
 
 @pytest.mark.spec("AX-6.2-4", "AX-11.4-1")
-async def test_the_budget_is_the_configs_whatever_is_asked_for(tmp_path: Path) -> None:
+async def test_budget_comes_from_config(tmp_path: Path) -> None:
     from interlock.core.config import BudgetConfig
     from interlock.tree.config import SubserverLink
 
@@ -179,7 +179,7 @@ async def test_the_budget_is_the_configs_whatever_is_asked_for(tmp_path: Path) -
 
 
 @pytest.mark.spec("AX-3.1-5")
-async def test_the_tree_is_named_and_a_new_one_told_with_the_next_heartbeat(tmp_path: Path) -> None:
+async def test_heartbeat_announces_tree_change(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         child = hub.child().registered()
         assert child.beat()["result"]["tree_id"] == PARENT
@@ -191,7 +191,7 @@ async def test_the_tree_is_named_and_a_new_one_told_with_the_next_heartbeat(tmp_
 # -- a channel registers once
 
 
-async def test_a_second_registration_on_a_channel_is_refused_and_the_first_stays(
+async def test_rejects_second_registration_on_channel(
     tmp_path: Path,
 ) -> None:
     async with open_hub(tmp_path) as hub:
@@ -205,7 +205,7 @@ async def test_a_second_registration_on_a_channel_is_refused_and_the_first_stays
         assert child.beat(first)["result"]["status"] == "ok"
 
 
-async def test_a_refused_channel_may_try_again_with_another_segment(tmp_path: Path) -> None:
+async def test_rejected_channel_may_register_other_segment(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         hub.child().registered(1, "edge")
         late = hub.child()
@@ -216,7 +216,7 @@ async def test_a_refused_channel_may_try_again_with_another_segment(tmp_path: Pa
         assert hub.listed == {"ax:edge": ["read"], "ax:edge2": ["read"]}
 
 
-async def test_a_channel_that_never_registers_is_closed(tmp_path: Path) -> None:
+async def test_closes_channel_without_registration(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         mute, shy = hub.child(), hub.child().hello()
         hub.time.advance(29.9)
@@ -238,7 +238,7 @@ async def test_a_channel_that_never_registers_is_closed(tmp_path: Path) -> None:
 # -- asked who it is
 
 
-async def test_silence_about_another_parent_is_waited_for_two_seconds(tmp_path: Path) -> None:
+async def test_waits_two_seconds_for_identity(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         child = hub.child().hello()
         child.silent.add("mcpax/identify")
@@ -257,7 +257,7 @@ async def test_silence_about_another_parent_is_waited_for_two_seconds(tmp_path: 
         assert answer["result"]["status"] == "registered"
 
 
-async def test_who_comes_first_while_two_are_asked_wins(tmp_path: Path) -> None:
+async def test_first_of_two_pending_registrations_wins(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         slow = hub.child().hello()
         slow.silent.add("mcpax/identify")
@@ -271,7 +271,7 @@ async def test_who_comes_first_while_two_are_asked_wins(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "said", [{}, {"subserver_id": 5}, {"subserver_id": "x", "parent_id": [1]}], ids=repr
 )
-async def test_nonsense_for_an_identity_counts_as_silence(
+async def test_invalid_identity_counts_as_missing(
     tmp_path: Path, said: dict[str, Any]
 ) -> None:
     async with open_hub(tmp_path) as hub:
@@ -280,7 +280,7 @@ async def test_nonsense_for_an_identity_counts_as_silence(
         child.registered()
 
 
-async def test_a_channel_that_closes_while_it_is_asked_leaves_nothing(tmp_path: Path) -> None:
+async def test_closed_channel_leaves_no_registration(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         child = hub.child().hello()
         child.silent.add("mcpax/identify")
@@ -293,7 +293,7 @@ async def test_a_channel_that_closes_while_it_is_asked_leaves_nothing(tmp_path: 
 # -- limits
 
 
-async def test_there_are_only_so_many_registrations(tmp_path: Path) -> None:
+async def test_limits_registrations(tmp_path: Path) -> None:
     async with open_hub(tmp_path, max_registrations=2) as hub:
         first = hub.child().registered(1, "a")
         hub.child().registered(2, "b")
@@ -303,7 +303,7 @@ async def test_there_are_only_so_many_registrations(tmp_path: Path) -> None:
         assert not first.open
 
 
-async def test_nobody_registers_where_that_is_off(tmp_path: Path) -> None:
+async def test_disabled_registration_ends_sessions(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         child = hub.child().registered()
         waiting = hub.child().hello()
@@ -320,7 +320,7 @@ async def test_nobody_registers_where_that_is_off(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("AX-6.1-5")
-async def test_who_has_no_tools_is_not_asked_for_them(tmp_path: Path) -> None:
+async def test_does_not_list_tools_of_child_without_tools(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         child = hub.child()
         child.registered(capabilities={"tools": False})
@@ -331,7 +331,7 @@ async def test_who_has_no_tools_is_not_asked_for_them(tmp_path: Path) -> None:
         assert hub.info().offers == ax.SubserverCapabilities(tools=False)
 
 
-async def test_a_registered_child_cannot_call_its_parent(tmp_path: Path) -> None:
+async def test_rejects_calls_of_children(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         child = hub.child().registered()
         await settle()
@@ -342,7 +342,7 @@ async def test_a_registered_child_cannot_call_its_parent(tmp_path: Path) -> None
 
 
 @pytest.mark.spec("AX-5.1-2", "AX-5.1-3")
-async def test_a_list_is_believed_for_so_long(tmp_path: Path) -> None:
+async def test_refreshes_list_after_ttl(tmp_path: Path) -> None:
     assert SubserversConfig().list_ttl == 60.0
     async with open_hub(tmp_path, list_ttl=SubserversConfig().list_ttl) as hub:
         child = hub.child().registered(heartbeat_interval_ms=0)

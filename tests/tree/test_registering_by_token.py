@@ -98,7 +98,7 @@ async def open_parent(folder: Path) -> AsyncIterator[Root]:
 
 
 @pytest.mark.parametrize("kind", ["signed", "opaque", "api"])
-async def test_each_kind_of_token_registers_and_stays_over_a_reload(
+async def test_every_token_kind_registers_and_survives_reload(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg"))
@@ -119,7 +119,7 @@ async def test_each_kind_of_token_registers_and_stays_over_a_reload(
 
 
 @pytest.mark.spec("ST-4.8.5-2")
-async def test_who_loses_its_token_loses_its_place(
+async def test_revoked_token_ends_registration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg"))

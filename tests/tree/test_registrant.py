@@ -20,7 +20,7 @@ OTHER = "33333333-3333-4333-8333-333333333333"
 
 
 @pytest.mark.spec("AX-6.1-1", "AX-6.1-2", "AX-6.1-3", "AX-6.1-4", "AX-6.1-5", "AX-6.1-8")
-async def test_it_introduces_itself_and_registers() -> None:
+async def test_initializes_and_registers() -> None:
     async with open_parent() as (world, registrant):
         methods = [one["method"] for one in world.root.heard]
         assert methods == ["initialize", "notifications/initialized", "mcpax/register"]
@@ -50,7 +50,7 @@ async def test_it_introduces_itself_and_registers() -> None:
 
 
 @pytest.mark.spec("AX-5.3-4", "AX-5.3-7")
-def test_an_aggregator_sends_the_ids_of_its_subtree_and_its_news_at_once() -> None:
+def test_aggregator_sends_subtree_ids_and_changes() -> None:
     def world() -> World:
         made = World()
         made.subtree = (SUBSERVER,)
@@ -75,7 +75,7 @@ LOOP = (-31002, "cycle_detected", {"aggregator_id": OTHER, "detail": "A loop."})
 
 
 @pytest.mark.parametrize("said", [TOO_MANY, LOOP], ids=["too many", "loop"])
-def test_who_registers_hears_that_it_is_about_those_below(
+def test_reports_rejection_of_subtree(
     said: tuple[int, str, dict[str, Any]],
 ) -> None:
     told: list[InterlockError] = []
@@ -100,7 +100,7 @@ def test_who_registers_hears_that_it_is_about_those_below(
         assert told[0].data == {"aggregator_id": OTHER}
 
 
-def test_a_refusal_for_another_reason_is_not_about_those_below() -> None:
+def test_other_rejection_does_not_affect_subtree() -> None:
     told: list[InterlockError] = []
 
     def world() -> World:
@@ -116,7 +116,7 @@ def test_a_refusal_for_another_reason_is_not_about_those_below() -> None:
 
 
 @pytest.mark.parametrize("hangs_up", [True, False])
-async def test_a_loop_below_is_heard_even_when_the_parent_hangs_up(hangs_up: bool) -> None:
+async def test_reports_cycle_even_if_parent_disconnects(hangs_up: bool) -> None:
     told: list[InterlockError] = []
 
     async with open_parent(on_refused=told.append) as (world, registrant):
@@ -131,7 +131,7 @@ async def test_a_loop_below_is_heard_even_when_the_parent_hangs_up(hangs_up: boo
         assert at(registrant) is RegistrantState.REGISTERED
 
 
-async def test_when_only_the_news_of_those_below_are_refused_it_stays() -> None:
+async def test_rejected_subtree_change_keeps_session() -> None:
     told: list[InterlockError] = []
 
     async with open_parent(on_refused=told.append) as (world, registrant):
@@ -150,7 +150,7 @@ async def test_when_only_the_news_of_those_below_are_refused_it_stays() -> None:
         assert world.lost == []
 
 
-def test_a_parent_that_gives_another_name_is_not_stayed_with() -> None:
+def test_leaves_parent_that_assigns_other_segment() -> None:
     def world() -> World:
         made = World()
         registered = made.root._registered
@@ -169,13 +169,13 @@ def test_a_parent_that_gives_another_name_is_not_stayed_with() -> None:
     play(scene, world)
 
 
-async def test_a_token_is_presented() -> None:
+async def test_presents_token() -> None:
     async with open_parent(lambda: World(token="s3cret")) as (world, _registrant):
         assert world.root.bearers == ["s3cret"]
         assert world.root.contexts == [None]
 
 
-def test_an_mcp_server_that_is_no_aggregator_is_told_apart() -> None:
+def test_recognizes_server_that_is_no_aggregator() -> None:
     def world() -> World:
         made = World()
         made.root.hello = None
@@ -196,7 +196,7 @@ def test_an_mcp_server_that_is_no_aggregator_is_told_apart() -> None:
 
 
 @pytest.mark.spec("AX-6.3-1")
-async def test_a_heartbeat_comes_within_every_interval() -> None:
+async def test_sends_heartbeat_within_every_interval() -> None:
     async with open_parent() as (world, registrant):
         beats: list[float] = [world.time.now]
         for _ in range(100):
@@ -211,7 +211,7 @@ async def test_a_heartbeat_comes_within_every_interval() -> None:
 
 
 @pytest.mark.spec("AX-6.1-6")
-async def test_without_an_interval_it_does_not_beat() -> None:
+async def test_sends_no_heartbeat_without_interval() -> None:
     async with open_parent(lambda: World(heartbeat=0.0)) as (world, registrant):
         assert world.root.of(ax.REGISTER)[0]["heartbeat_interval_ms"] == 0
         await world.time.advance_slowly(3600.0)
@@ -224,7 +224,7 @@ async def test_without_an_interval_it_does_not_beat() -> None:
 
 
 @pytest.mark.spec("AX-6.3-5")
-async def test_a_parent_that_forgot_the_session_is_registered_with_again_on_the_same_channel() -> (
+async def test_registers_again_after_unknown_session() -> (
     None
 ):
     async with open_parent() as (world, registrant):
@@ -241,7 +241,7 @@ async def test_a_parent_that_forgot_the_session_is_registered_with_again_on_the_
         assert at(registrant) is RegistrantState.REGISTERED
 
 
-async def test_a_parent_that_is_silent_is_lost_at_the_deadline() -> None:
+async def test_silent_parent_is_lost_at_deadline() -> None:
     async with open_parent() as (world, registrant):
         await world.time.advance_slowly(20.0)
         world.root.silent = True
@@ -259,7 +259,7 @@ async def test_a_parent_that_is_silent_is_lost_at_the_deadline() -> None:
         assert registrant.status().problem is None
 
 
-async def test_a_slow_parent_is_kept() -> None:
+async def test_keeps_slow_parent() -> None:
     async with open_parent() as (world, registrant):
         world.root.silent = True
         await world.time.advance_slowly(2.0)
@@ -271,7 +271,7 @@ async def test_a_slow_parent_is_kept() -> None:
         assert world.lost == []
 
 
-async def test_another_tree_or_budget_is_told() -> None:
+async def test_reports_tree_and_budget_changes() -> None:
     async with open_parent() as (world, registrant):
         await world.time.advance_slowly(2.0)
         assert len(world.registered) == 1
@@ -287,7 +287,7 @@ async def test_another_tree_or_budget_is_told() -> None:
 # -- losing a parent
 
 
-async def test_a_lost_parent_is_dialled_again_soon() -> None:
+async def test_reconnects_to_lost_parent() -> None:
     async with open_parent() as (world, registrant):
         await world.time.advance_slowly(30.0)
         world.root.end.close(1001, "going away")
@@ -303,7 +303,7 @@ async def test_a_lost_parent_is_dialled_again_soon() -> None:
 
 
 @pytest.mark.spec("AX-13.3-2")
-async def test_a_backup_is_taken_and_kept_until_it_is_lost_itself() -> None:
+async def test_uses_backup_until_it_is_lost() -> None:
     async with open_parent(lambda: World(backups=2)) as (world, registrant):
         first, spare = world.dialled[0], "unix:/spare0"
         await world.time.advance_slowly(30.0)
@@ -323,7 +323,7 @@ async def test_a_backup_is_taken_and_kept_until_it_is_lost_itself() -> None:
         assert registrant.parent_id == ROOT
 
 
-async def test_a_silent_parent_is_not_waited_for_before_the_backup() -> None:
+async def test_tries_backup_at_heartbeat_deadline() -> None:
     async with open_parent(lambda: World(backups=1)) as (world, registrant):
         await world.time.advance_slowly(30.0)
         world.root.silent = True
@@ -333,7 +333,7 @@ async def test_a_silent_parent_is_not_waited_for_before_the_backup() -> None:
         assert len(world.dialled) == 2
 
 
-def test_pauses_grow_and_stay_bounded() -> None:
+def test_retry_delays_grow_and_are_limited() -> None:
     def world() -> World:
         made = World(backups=1)
         for parent in made.parents.values():
@@ -355,7 +355,7 @@ def test_pauses_grow_and_stay_bounded() -> None:
     play(scene, world)
 
 
-async def test_whoever_is_thrown_out_at_once_does_not_come_back_at_once() -> None:
+async def test_repeated_removal_slows_retries() -> None:
     async with open_parent() as (world, registrant):
         for _ in range(6):
             world.root.say(
@@ -375,7 +375,7 @@ async def test_whoever_is_thrown_out_at_once_does_not_come_back_at_once() -> Non
 
 
 @pytest.mark.spec("AX-6.3-3")
-async def test_it_says_goodbye() -> None:
+async def test_deregisters_on_stop() -> None:
     world = World()
     registrant = world.registrant()
     registrant.begin()
@@ -389,18 +389,18 @@ async def test_it_says_goodbye() -> None:
     await registrant.end()
 
 
-async def test_a_parent_that_does_not_take_the_farewell_holds_up_nobody() -> None:
+async def test_silent_parent_does_not_delay_stop() -> None:
     async with open_parent() as (world, _registrant):
         world.root.silent = True
 
 
-async def test_one_that_was_never_begun_can_be_ended() -> None:
+async def test_ends_without_start() -> None:
     registrant = World().registrant()
     await registrant.end()
     assert at(registrant) is RegistrantState.ENDED
 
 
-async def test_once_is_once() -> None:
+async def test_ends_after_first_loss_if_once() -> None:
     world = World()
     registrant = world.registrant(once=True)
     registrant.begin()
@@ -414,7 +414,7 @@ async def test_once_is_once() -> None:
     assert len(world.dialled) == 1
 
 
-async def test_notifications_go_up_while_there_is_a_parent() -> None:
+async def test_sends_notifications_while_registered() -> None:
     async with open_parent() as (world, registrant):
         registrant.tell("notifications/x", b'{"a":1}')
         await run_ready_tasks(30)
@@ -429,7 +429,7 @@ async def test_notifications_go_up_while_there_is_a_parent() -> None:
 # -- the table
 
 
-def test_every_state_can_be_reached_and_left() -> None:
+def test_every_state_can_be_reached_and_ended() -> None:
     reached = {RegistrantState.IDLE}
     while True:
         further = {then for (state, _), then in TRANSITIONS.items() if state in reached}

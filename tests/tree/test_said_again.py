@@ -49,7 +49,7 @@ def used_to_it(parent: Parent) -> Parent:
     return parent
 
 
-def test_each_call_is_its_own(both: tuple[Parent, Parent]) -> None:
+def test_each_call_is_independent(both: tuple[Parent, Parent]) -> None:
     one = used_to_it(both[0])
     assert OTHER != SAID
     for id, said in enumerate((SAID, OTHER, SAID, OTHER, OTHER, OTHER, SAID, SAID), 10):
@@ -86,14 +86,14 @@ def test_each_call_is_its_own(both: tuple[Parent, Parent]) -> None:
         HEAD + b'{"name":"shop.echo","arguments":{"text":"\xff"}' + END,
     ],
 )
-def test_what_only_ends_alike_is_read_as_if_it_came_first(
+def test_unusual_message_is_read_as_first_message(
     both: tuple[Parent, Parent], odd: bytes
 ) -> None:
     one, new = both
     assert taken(used_to_it(one), odd) == taken(new, odd)
 
 
-def test_an_id_that_is_under_way_is_refused_here_too(
+def test_rejects_duplicate_pending_id(
     shared_node: NodeThread, both: tuple[Parent, Parent]
 ) -> None:
     one = used_to_it(both[0])

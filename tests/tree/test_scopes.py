@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("no_leaks")
         ("read", ("admin",), False, "read"),
     ],
 )
-def test_what_is_granted(
+def test_grants_lowest_scope(
     wanted: str | None, scopes: tuple[str, ...] | None, unproven: bool, granted: str
 ) -> None:
     assert granted_scope(wanted, scopes, unproven=unproven) == granted
@@ -40,7 +40,7 @@ def test_what_is_granted(
 
 @pytest.mark.spec("AX-10.2-3")
 @pytest.mark.parametrize(("wanted", "may"), list(product(LEVELS, LEVELS)))
-async def test_the_answer_says_what_was_granted(tmp_path: Path, wanted: str, may: str) -> None:
+async def test_registration_result_contains_granted_scope(tmp_path: Path, wanted: str, may: str) -> None:
     async with open_hub(tmp_path) as hub:
         child = Known(hub, Caller("joins", scopes=(may,)))
         result = child.register(auth_scope=wanted)["result"]
@@ -60,7 +60,7 @@ class Known(Child):
 
 
 @pytest.mark.spec("AX-10.2-3", "AX-10.2-1")
-async def test_whoever_comes_from_afar_without_a_proof_is_only_read(tmp_path: Path) -> None:
+async def test_remote_subserver_without_proof_gets_read_scope(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         afar = hub.child(peer="192.0.2.7")
         assert afar.register(1, "afar", auth_scope="admin")["result"]["auth_scope"] == "read"
@@ -72,14 +72,14 @@ async def test_whoever_comes_from_afar_without_a_proof_is_only_read(tmp_path: Pa
         assert hub.registrar.grants.limits == {"ax:afar": "read", "ax:silent": "write"}
 
 
-async def test_where_no_proof_is_asked_for_none_is_missed(tmp_path: Path) -> None:
+async def test_never_setting_needs_no_proof(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         hub.registrar.configure(SubserversConfig(proof="never"))
         afar = hub.child(peer="192.0.2.7")
         assert afar.register(auth_scope="admin")["result"]["auth_scope"] == "admin"
 
 
-async def test_who_leaves_leaves_no_limit_behind(tmp_path: Path) -> None:
+async def test_disconnect_removes_scope_limit(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         child = hub.child().registered(auth_scope="read")
         assert hub.registrar.grants.limits == {"ax:edge": "read"}
@@ -91,20 +91,20 @@ async def test_who_leaves_leaves_no_limit_behind(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["", "root", "READ", 7, ["read"], {"level": "read"}])
-async def test_a_scope_that_is_none_is_refused(tmp_path: Path, wrong: Any) -> None:
+async def test_rejects_invalid_scope(tmp_path: Path, wrong: Any) -> None:
     async with open_hub(tmp_path) as hub:
         error = hub.child().register(auth_scope=wrong)["error"]
         assert error["code"] == -32602
         assert error["data"]["field"] == "auth_scope"
 
 
-async def test_null_is_no_wish(tmp_path: Path) -> None:
+async def test_null_scope_uses_default(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         assert hub.child().register(auth_scope=None)["result"]["auth_scope"] == "write"
 
 
 @pytest.mark.spec("ST-4.8.5-3")
-async def test_keys_are_shown_at_once_and_with_the_next_heartbeat(tmp_path: Path) -> None:
+async def test_sends_keys_at_once_and_with_next_heartbeat(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         child = hub.child()
         child.tools = [tool("read")]

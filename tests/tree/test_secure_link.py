@@ -95,7 +95,7 @@ async def open_parent(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
 
 
 @pytest.mark.spec("AX-4.2-8", "AX-10.4-1")
-async def test_a_signed_token_proves_the_authority(
+async def test_signed_token_proves_authority(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_parent(tmp_path, monkeypatch) as root:
@@ -112,7 +112,7 @@ async def test_a_signed_token_proves_the_authority(
 
 
 @pytest.mark.spec("AX-4.2-8")
-async def test_a_client_certificate_proves_the_authority(
+async def test_client_certificate_proves_authority(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_parent(tmp_path, monkeypatch) as root:
@@ -129,7 +129,7 @@ async def test_a_client_certificate_proves_the_authority(
 
 
 @pytest.mark.spec("AX-4.2-8", "AX-4.2-11")
-async def test_without_a_proof_nothing_that_changes_anything_is_ever_listed(
+async def test_unproven_mutable_tools_are_never_listed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_parent(tmp_path, monkeypatch) as root:
@@ -174,7 +174,7 @@ async def test_without_a_proof_nothing_that_changes_anything_is_ever_listed(
         assert not any("valve" in name for names in seen for name in names)
 
 
-async def test_a_stranger_without_a_token_is_told_what_is_missing(
+async def test_missing_token_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_parent(tmp_path, monkeypatch) as root:

@@ -27,7 +27,7 @@ def send_away(world: World, code: int, symbol: str, detail: str = "Because.") ->
 
 
 @pytest.mark.parametrize(("code", "symbol"), FOR_GOOD)
-async def test_who_is_not_stubborn_gives_up(code: int, symbol: str) -> None:
+async def test_stops_after_final_rejection(code: int, symbol: str) -> None:
     async with open_parent(stubborn=False) as (world, registrant):
         await world.time.advance_slowly(60.0)
         send_away(world, code, symbol)
@@ -40,7 +40,7 @@ async def test_who_is_not_stubborn_gives_up(code: int, symbol: str) -> None:
         assert len(world.registered) == 1
 
 
-async def test_what_passes_is_tried_again() -> None:
+async def test_retries_temporary_rejection() -> None:
     async with open_parent(stubborn=False) as (world, registrant):
         await world.time.advance_slowly(60.0)
         send_away(world, -31011, "unknown_session")
@@ -49,7 +49,7 @@ async def test_what_passes_is_tried_again() -> None:
         assert len(world.registered) == 2
 
 
-async def test_a_backup_is_tried_before_it_gives_up() -> None:
+async def test_tries_backup_before_stopping() -> None:
     async with open_parent(lambda: World(backups=1), stubborn=False) as (world, registrant):
         send_away(world, -31001, "namespace_conflict")
         await run_ready_tasks(30)
@@ -65,7 +65,7 @@ async def test_a_backup_is_tried_before_it_gives_up() -> None:
         ((-32603, "internal", {}), False),
     ],
 )
-def test_refused_when_it_registers(answer: tuple[int, str, dict[str, Any]], ends: bool) -> None:
+def test_rejection_at_registration_may_be_final(answer: tuple[int, str, dict[str, Any]], ends: bool) -> None:
     def world() -> World:
         made = World()
         made.root.refuses = answer
@@ -78,7 +78,7 @@ def test_refused_when_it_registers(answer: tuple[int, str, dict[str, Any]], ends
     play(scene, world, stubborn=False)
 
 
-async def test_a_node_tries_again_slowly_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_node_retries_slowly_and_logs_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "interlock.tree")
 
     def lines() -> list[str]:
@@ -119,7 +119,7 @@ async def test_logs_lost_connection_with_reason_and_one_url(
         ]
 
 
-def test_two_parents_that_are_away_are_told_of_once_each(
+def test_logs_each_unreachable_parent_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def world() -> World:

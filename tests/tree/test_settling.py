@@ -11,7 +11,7 @@ from interlock.topics.config import ParticipantUpstream, TopicConfig, TopicsConf
 from tests.support.timeouts import HANG_TIMEOUT
 
 
-async def test_who_may_never_come_is_not_waited_for(tmp_path: Path) -> None:
+async def test_startup_does_not_wait_for_failed_servers(tmp_path: Path) -> None:
     room = TopicConfig(access="private", node="hub", upstreams={"worker": ParticipantUpstream()})
     gone = ServerConfig(command="no-such-program-anywhere")
     config = Config(

@@ -85,7 +85,7 @@ class Started:
 
 
 @pytest.mark.spec("AX-6.1-10")
-async def test_a_started_child_registers_and_serves(tmp_path: Path) -> None:
+async def test_started_child_registers_and_serves(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         one = Started(hub)
         await one.until(State.READY)
@@ -105,7 +105,7 @@ async def test_a_started_child_registers_and_serves(tmp_path: Path) -> None:
         assert hub.store.find_leases(info.subserver_id) == []
 
 
-async def test_it_must_register_as_what_the_config_calls_it(tmp_path: Path) -> None:
+async def test_child_must_register_configured_segment(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         one = Started(hub, asks_for="other")
         await one.until(State.FAILED)
@@ -117,7 +117,7 @@ async def test_it_must_register_as_what_the_config_calls_it(tmp_path: Path) -> N
         await one.end()
 
 
-async def test_one_that_never_registers_is_given_up(tmp_path: Path) -> None:
+async def test_unregistered_child_times_out(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         one = Started(hub, habit="dumb", start_timeout=0.2)
         await one.until(State.FAILED)
@@ -126,7 +126,7 @@ async def test_one_that_never_registers_is_given_up(tmp_path: Path) -> None:
         await one.end()
 
 
-async def test_one_that_ends_says_why(tmp_path: Path) -> None:
+async def test_ended_child_reports_reason(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         one = Started(hub, habit="dies")
         await one.until(State.FAILED)
@@ -134,7 +134,7 @@ async def test_one_that_ends_says_why(tmp_path: Path) -> None:
         await one.end()
 
 
-async def test_one_that_cannot_be_started(tmp_path: Path) -> None:
+async def test_reports_missing_program(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         one = Started(hub)
         one.supervisor._connector._configured = ServerConfig(  # type: ignore[attr-defined]
@@ -145,7 +145,7 @@ async def test_one_that_cannot_be_started(tmp_path: Path) -> None:
         await one.end()
 
 
-async def test_one_that_is_killed_is_degraded(tmp_path: Path) -> None:
+async def test_killed_child_is_degraded(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         one = Started(hub)
         await one.until(State.READY)
@@ -162,7 +162,7 @@ async def test_one_that_is_killed_is_degraded(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("AX-13.2-6")
-async def test_one_that_deregisters_is_gone_at_once(tmp_path: Path) -> None:
+async def test_deregistered_child_is_removed(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         one = Started(hub)
         await one.until(State.READY)
@@ -175,7 +175,7 @@ async def test_one_that_deregisters_is_gone_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("AX-4.2-8")
-async def test_its_tools_are_held_against_the_same_policy(tmp_path: Path) -> None:
+async def test_tools_of_child_need_proof(tmp_path: Path) -> None:
     async with open_hub(tmp_path, proof="always") as hub:
         one = Started(hub, habit="mutable")
         await one.until(State.FAILED)

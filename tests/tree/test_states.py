@@ -31,17 +31,17 @@ FROM_OUTSIDE = [
 
 @pytest.mark.parametrize("state", LIVING)
 @pytest.mark.parametrize("event", FROM_OUTSIDE)
-def test_whatever_comes_from_outside_has_a_row(state: SessionState, event: SessionEvent) -> None:
+def test_every_external_event_has_transition(state: SessionState, event: SessionEvent) -> None:
     row = TABLE[state, event]
     assert row.action in AxSession._ACTIONS
     assert row.next_states
 
 
-def test_the_end_is_the_end() -> None:
+def test_ended_state_is_final() -> None:
     assert not [row for row in TABLE.values() if row.state is SessionState.ENDED]
 
 
-def test_every_action_is_used_and_every_state_reached() -> None:
+def test_every_action_and_state_is_used() -> None:
     assert {row.action for row in TABLE.values()} == set(AxSession._ACTIONS)
     reached = {SessionState.NEW}
     while (
@@ -54,7 +54,7 @@ def test_every_action_is_used_and_every_state_reached() -> None:
     assert reached == set(SessionState)
 
 
-def test_each_state_can_be_left_by_time_or_by_its_session() -> None:
+def test_every_state_has_timeout() -> None:
     timed = {SessionEvent.IDENTIFY_TIMEOUT, SessionEvent.REGISTRATION_TIMEOUT, SessionEvent.OVERDUE}
     for state in LIVING:
         assert [on for (where, on) in TABLE if where is state and on in timed], state
@@ -75,7 +75,7 @@ def test_each_state_can_be_left_by_time_or_by_its_session() -> None:
     ],
     ids=str,
 )
-def test_what_a_method_is_to_the_table(
+def test_classifies_messages(
     method: str, asked: SessionEvent, told: SessionEvent
 ) -> None:
     assert classify_message(method, is_request=True) is asked

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("no_leaks")
 
 
 @pytest.mark.spec("AX-6.3-2")
-async def test_three_missed_heartbeats_are_one_too_many(tmp_path: Path) -> None:
+async def test_three_missed_heartbeats_end_session(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         child = hub.child().registered(heartbeat_interval_ms=200)
         await settle()
@@ -37,7 +37,7 @@ async def test_three_missed_heartbeats_are_one_too_many(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("AX-6.3-2")
-async def test_two_misses_and_a_beat_are_none(tmp_path: Path) -> None:
+async def test_heartbeat_resets_missed_count(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         child = hub.child().registered(heartbeat_interval_ms=200)
         await settle()
@@ -53,7 +53,7 @@ async def test_two_misses_and_a_beat_are_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("AX-6.3-5")
-async def test_a_heartbeat_may_come_as_a_notification(tmp_path: Path) -> None:
+async def test_accepts_heartbeat_notifications(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         child = hub.child().registered(heartbeat_interval_ms=1000)
         # Before and after a peer has taken the channel over.
@@ -67,7 +67,7 @@ async def test_a_heartbeat_may_come_as_a_notification(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("AX-6.3-5")
-async def test_a_heartbeat_is_answered_with_the_deadline(tmp_path: Path) -> None:
+async def test_heartbeat_response_contains_deadline(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         child = hub.child().registered()
         result = child.beat()["result"]
@@ -76,7 +76,7 @@ async def test_a_heartbeat_is_answered_with_the_deadline(tmp_path: Path) -> None
 
 
 @pytest.mark.spec("AX-6.1-6", "AX-6.3-5")
-async def test_without_heartbeats_only_the_channel_counts(tmp_path: Path) -> None:
+async def test_without_heartbeats_only_channel_matters(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         child = hub.child().registered(heartbeat_interval_ms=0)
         await settle()
@@ -91,7 +91,7 @@ async def test_without_heartbeats_only_the_channel_counts(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("method", ["mcpax/heartbeat", "mcpax/deregister"])
-async def test_nobody_speaks_for_anothers_session(tmp_path: Path, method: str) -> None:
+async def test_rejects_session_id_of_other_channel(tmp_path: Path, method: str) -> None:
     async with open_hub(tmp_path) as hub:
         mine, other = hub.child().registered(1, "a"), hub.child().registered(2, "b")
         stranger = hub.child().hello()
@@ -112,7 +112,7 @@ async def test_nobody_speaks_for_anothers_session(tmp_path: Path, method: str) -
         assert other.open
 
 
-async def test_anothers_heartbeat_does_not_keep_a_session_alive(tmp_path: Path) -> None:
+async def test_foreign_heartbeat_does_not_extend_session(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         mine = hub.child().registered(1, "a", heartbeat_interval_ms=1000)
         other = hub.child().registered(2, "b", heartbeat_interval_ms=1000)
@@ -126,7 +126,7 @@ async def test_anothers_heartbeat_does_not_keep_a_session_alive(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(("interval", "worth"), [(5000, 10), (200, 10), (10, 50), (0, 50)])
-async def test_more_heartbeats_than_needed_are_answered_and_nothing_more(
+async def test_limits_processed_heartbeats(
     tmp_path: Path, interval: int, worth: int
 ) -> None:
     async with open_hub(tmp_path) as hub:
@@ -149,7 +149,7 @@ async def test_more_heartbeats_than_needed_are_answered_and_nothing_more(
         assert hub.info().live
 
 
-async def test_news_in_a_heartbeat_too_many_are_not_lost(tmp_path: Path) -> None:
+async def test_applies_changes_of_skipped_heartbeats(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         child = hub.child().registered(**{"x-mcpax-subtree-ids": [uuid(1)]})
         await settle()
@@ -164,7 +164,7 @@ async def test_news_in_a_heartbeat_too_many_are_not_lost(tmp_path: Path) -> None
         assert hub.registrar.subtree_ids() == (PARENT, uuid(1), uuid(29))
 
 
-async def test_a_flood_of_heartbeats_ends_the_session(tmp_path: Path) -> None:
+async def test_heartbeat_flood_ends_session(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         child = hub.child().registered()
         await settle()
@@ -182,7 +182,7 @@ async def test_a_flood_of_heartbeats_ends_the_session(tmp_path: Path) -> None:
 # -- what is written down of it
 
 
-async def test_what_is_decided_is_audited(tmp_path: Path) -> None:
+async def test_audits_decisions(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
 
         def audited() -> list[tuple[str, str, str, str]]:
@@ -233,7 +233,7 @@ async def test_what_is_decided_is_audited(tmp_path: Path) -> None:
     ("how", "interval", "retry"),
     [("closed", 2000, 2000), ("closed", 0, 5000), ("silent", 2000, 2000)],
 )
-async def test_what_is_lost_is_degraded_at_once(
+async def test_lost_child_is_degraded_at_once(
     tmp_path: Path, how: str, interval: int, retry: int
 ) -> None:
     async with open_hub(tmp_path) as hub:
@@ -267,7 +267,7 @@ async def test_what_is_lost_is_degraded_at_once(
 
 
 @pytest.mark.spec("AX-13.2-3")
-async def test_after_the_grace_nothing_is_left(tmp_path: Path) -> None:
+async def test_removes_child_after_grace(tmp_path: Path) -> None:
     async with open_hub(tmp_path, grace=10.0) as hub:
         child = hub.child().registered()
         await settle()
@@ -286,11 +286,11 @@ async def test_after_the_grace_nothing_is_left(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("AX-13.2-4")
-def test_the_grace_is_five_minutes() -> None:
+def test_default_grace_is_five_minutes() -> None:
     assert SubserversConfig().grace == 300.0
 
 
-async def test_without_grace_what_is_lost_is_gone(tmp_path: Path) -> None:
+async def test_zero_grace_removes_child_at_once(tmp_path: Path) -> None:
     async with open_hub(tmp_path, grace=0.0) as hub:
         child = hub.child().registered()
         await settle()
@@ -300,7 +300,7 @@ async def test_without_grace_what_is_lost_is_gone(tmp_path: Path) -> None:
         assert hub.lost
 
 
-async def test_who_was_lost_before_it_listed_anything_is_forgotten(tmp_path: Path) -> None:
+async def test_unlisted_lost_child_is_removed(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         child = hub.child()
         child.silent.add("tools/list")
@@ -313,7 +313,7 @@ async def test_who_was_lost_before_it_listed_anything_is_forgotten(tmp_path: Pat
         hub.child().registered(2, "edge")
 
 
-async def test_a_child_that_cannot_be_spoken_to_is_not_kept(tmp_path: Path) -> None:
+async def test_closes_child_that_rejects_initialize(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         child = hub.child()
         child._serve = lambda message: {  # type: ignore[method-assign]
@@ -333,7 +333,7 @@ async def test_a_child_that_cannot_be_spoken_to_is_not_kept(tmp_path: Path) -> N
 
 @pytest.mark.spec("AX-13.1-2", "AX-13.1-3", "AX-13.2-6", "AX-4.2-13")
 @pytest.mark.parametrize("how", ["closed", "silent", "still there"])
-async def test_it_comes_back_with_a_new_list_and_nothing_of_the_old(
+async def test_returning_child_replaces_list(
     tmp_path: Path, how: str
 ) -> None:
     async with open_hub(tmp_path) as hub:
@@ -371,7 +371,7 @@ async def test_it_comes_back_with_a_new_list_and_nothing_of_the_old(
 
 
 @pytest.mark.parametrize("opened", [True, False])
-async def test_who_returns_over_a_dead_link_is_served_at_once(tmp_path: Path, opened: bool) -> None:
+async def test_returning_child_does_not_wait_for_lost_link(tmp_path: Path, opened: bool) -> None:
     async with open_hub(tmp_path) as hub:
         old = hub.child()
         if not opened:
@@ -402,7 +402,7 @@ async def test_who_returns_over_a_dead_link_is_served_at_once(tmp_path: Path, op
 
 @pytest.mark.spec("AX-6.3-3", "AX-6.3-4", "AX-13.2-6")
 @pytest.mark.parametrize("as_request", [True, False])
-async def test_who_deregisters_is_gone_at_once(tmp_path: Path, as_request: bool) -> None:
+async def test_deregistration_removes_child_at_once(tmp_path: Path, as_request: bool) -> None:
     async with open_hub(tmp_path) as hub:
         child = hub.child().registered()
         await settle()
@@ -422,7 +422,7 @@ async def test_who_deregisters_is_gone_at_once(tmp_path: Path, as_request: bool)
         hub.child().registered(2, "edge")
 
 
-async def test_who_deregisters_before_it_is_listed_never_is(tmp_path: Path) -> None:
+async def test_deregistration_before_listing_prevents_listing(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         for turns in range(0, 12):
             child = hub.child().registered()
@@ -433,7 +433,7 @@ async def test_who_deregisters_before_it_is_listed_never_is(tmp_path: Path) -> N
             assert hub.supervisors == {}
 
 
-async def test_when_the_node_stops_everybody_is_told(tmp_path: Path) -> None:
+async def test_node_stop_notifies_children(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         child, new = hub.child().registered(), hub.child().hello()
         await settle()
@@ -444,7 +444,7 @@ async def test_when_the_node_stops_everybody_is_told(tmp_path: Path) -> None:
         assert not hub.child().open
 
 
-async def test_a_thousand_beating_children_have_a_timer_each(tmp_path: Path) -> None:
+async def test_thousand_children_need_one_timer_each(tmp_path: Path) -> None:
     async with open_hub(tmp_path, list_ttl=3600.0) as hub:
         children = [hub.child().registered(n, f"s{n}") for n in range(1000)]
         await settle()

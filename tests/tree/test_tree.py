@@ -61,7 +61,7 @@ def capability(tool: Any) -> dict[str, Any]:
     "AX-1.1-1", "AX-1.1-7", "AX-1.2-2", "AX-1-3", "AX-2-2", "AX-3.1-1", "AX-3.1-3", "AX-3.2-1",
     "AX-9.2-1", "AX-9.2-2", "AX-11.2-1", "AX-A-3",
 )  # fmt: skip
-async def test_one_flat_list_for_stock_clients(tmp_path: Path) -> None:
+async def test_lists_tree_flat_for_mcp_clients(tmp_path: Path) -> None:
     async with Grove(tmp_path) as grove:
         demo = ServerConfig(command=sys.executable, args=["-m", "interlock.demo"])
         root = await grove.start("root", root_segment="infra", servers={"local": demo})
@@ -111,7 +111,7 @@ async def test_one_flat_list_for_stock_clients(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("AX-9.2-2")
-async def test_a_node_behind_a_plain_connection_says_what_mcp_ax_says(tmp_path: Path) -> None:
+async def test_plain_mcp_connection_reports_ax_errors(tmp_path: Path) -> None:
     async with Grove(tmp_path) as grove:
         edge = await grove.start("edge")
         async with plant().connect(ax_url(edge)):
@@ -134,7 +134,7 @@ def _walk(tree: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.spec("AX-7.3-1", "AX-7.3-7")
-async def test_the_node_beside_the_leaf_is_the_first_to_tell(tmp_path: Path) -> None:
+async def test_nearest_node_reports_failure(tmp_path: Path) -> None:
     async with Grove(tmp_path) as grove:
         root = await grove.start("root", root_segment="infra")
         edge = await grove.start("edge", below=root)
@@ -150,7 +150,7 @@ async def test_the_node_beside_the_leaf_is_the_first_to_tell(tmp_path: Path) -> 
 
 
 @pytest.mark.spec("AX-12-1", "AX-12-2", "AX-12-7", "AX-12-8", "AX-12-10")
-async def test_what_a_leaf_says_is_heard_at_the_root(tmp_path: Path) -> None:
+async def test_leaf_notifications_reach_root(tmp_path: Path) -> None:
     heard: list[Any] = []
     enough = asyncio.Event()
 
@@ -213,7 +213,7 @@ AX_CLIENT = {"experimental": {"mcpax": {"versions": ["2026-05-01"]}}}
     "AX-9.1-10", "AX-13.1-2", "AX-13.1-3", "AX-13.2-1", "AX-13.2-2", "AX-4.2-13",
     "AX-7.1-1",
 )  # fmt: skip
-async def test_a_killed_leaf_is_degraded_and_comes_back_with_its_new_list(tmp_path: Path) -> None:
+async def test_killed_leaf_is_degraded_and_returns_with_new_list(tmp_path: Path) -> None:
     async with Grove(tmp_path) as grove:
         root = await grove.start("root")
         id = str(uuid4())
@@ -291,7 +291,7 @@ async def _asked(path: Path, asked: str, about: dict[str, Any]) -> Any:
 
 
 @pytest.mark.spec("AX-14-1")
-async def test_the_methods_of_the_draft_and_no_others(tmp_path: Path) -> None:
+async def test_supports_exactly_draft_methods(tmp_path: Path) -> None:
     """A leaf registers and leaves here; that it beats is tested with `mcpax/heartbeat` itself."""
 
     async with Grove(tmp_path) as grove:
@@ -307,7 +307,7 @@ async def test_the_methods_of_the_draft_and_no_others(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("AX-13.3-2", "AX-6.3-4")
-async def test_a_lost_node_takes_its_subtree_along_and_leaves_find_the_backup(
+async def test_leaves_of_lost_node_use_backup(
     tmp_path: Path,
 ) -> None:
     async with Grove(tmp_path) as grove:
@@ -327,7 +327,7 @@ async def test_a_lost_node_takes_its_subtree_along_and_leaves_find_the_backup(
 
 
 @pytest.mark.spec("AX-5.3-3", "AX-5.3-5", "AX-A-2")
-async def test_no_circle_and_no_second_place_in_one_tree(tmp_path: Path) -> None:
+async def test_rejects_cycle_and_second_registration(tmp_path: Path) -> None:
     async with Grove(tmp_path) as grove:
         one = await grove.start("one")
         two = await grove.start("two", below=one)
@@ -359,7 +359,7 @@ async def test_no_circle_and_no_second_place_in_one_tree(tmp_path: Path) -> None
 
 
 @pytest.mark.spec("AX-11.4-2", "AX-11.4-1", "AX-6.2-4")
-async def test_a_budget_holds(tmp_path: Path) -> None:
+async def test_enforces_budget(tmp_path: Path) -> None:
     async with Grove(tmp_path) as grove:
         settings = msgspec.convert(
             {"budget": {"calls_per_minute": 3, "mutable_calls": 1}}, SubserversConfig
@@ -379,7 +379,7 @@ async def test_a_budget_holds(tmp_path: Path) -> None:
             assert answer["error"]["message"] == "budget_exceeded"
 
 
-async def test_a_client_name_does_not_matter(tmp_path: Path) -> None:
+async def test_names_without_dots_reach_whole_tree(tmp_path: Path) -> None:
     """Clients that refuse dots see and call the whole tree too."""
 
     async with Grove(tmp_path) as grove:

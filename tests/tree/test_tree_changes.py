@@ -28,7 +28,7 @@ def tokens(**may: list[str]) -> list[TokenConfig]:
 
 
 @pytest.mark.parametrize(("name", "taken"), [("agent", False), ("edge", True)])
-async def test_a_token_is_for_calling_unless_it_may_register(
+async def test_registration_needs_token_permission(
     name: str, taken: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AGENT", "a" * 20)
@@ -54,7 +54,7 @@ async def test_a_token_is_for_calling_unless_it_may_register(
             await until(root, lambda: not lists(root, "plant.vent"))
 
 
-async def test_a_parent_that_cannot_be_used_changes_nothing(tmp_path: Path) -> None:
+async def test_unusable_parent_changes_nothing(tmp_path: Path) -> None:
     async with Grove(tmp_path) as grove:
         root = await grove.start("root")
         edge = await grove.start("edge", below=root)
@@ -66,7 +66,7 @@ async def test_a_parent_that_cannot_be_used_changes_nothing(tmp_path: Path) -> N
         assert (edge.config, edge.component(Tree).registrant) == before
 
 
-async def test_a_reload_does_not_make_the_parent_deaf(tmp_path: Path) -> None:
+async def test_reload_keeps_parent_connection(tmp_path: Path) -> None:
     async with Grove(tmp_path) as grove:
         root = await grove.start("root")
         edge = await grove.start("edge", below=root)
@@ -81,7 +81,7 @@ async def test_a_reload_does_not_make_the_parent_deaf(tmp_path: Path) -> None:
         assert listening.is_open
 
 
-async def test_settings_of_a_link_are_live(tmp_path: Path) -> None:
+async def test_link_settings_change_live(tmp_path: Path) -> None:
     async with Grove(tmp_path) as grove:
         root = await grove.start("root")
         async with plant().connect(ax_url(root)):
@@ -100,7 +100,7 @@ async def test_settings_of_a_link_are_live(tmp_path: Path) -> None:
             assert root.supervisor("ax:plant").timeout == 7.0
 
 
-def test_registrations_are_written_down(tmp_path: Path) -> None:
+def test_registrations_are_journaled(tmp_path: Path) -> None:
     async def run() -> None:
         async with Grove(tmp_path) as grove:
             root = await grove.start("root")
@@ -122,7 +122,7 @@ def test_registrations_are_written_down(tmp_path: Path) -> None:
     assert ("mcpax/deregister", "plant", "ok") in entries
 
 
-async def test_nothing_is_kept_of_those_who_are_gone(tmp_path: Path) -> None:
+async def test_removed_children_leave_no_state(tmp_path: Path) -> None:
     async with Grove(tmp_path) as grove:
         root = await grove.start("root")
         for number in range(5):
@@ -135,7 +135,7 @@ async def test_nothing_is_kept_of_those_who_are_gone(tmp_path: Path) -> None:
         assert not root.upstreams.supervisors
 
 
-def test_a_store_that_cannot_be_used_turns_nobody_away(
+def test_unusable_store_does_not_prevent_registration(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "root").mkdir()

@@ -71,7 +71,7 @@ async def ax_client(node: Node) -> AsyncIterator[AxClient]:
 
 
 @pytest.mark.spec("AX-13.1-1")
-async def test_who_is_lost_is_told_once_up_to_the_client(tmp_path: Path) -> None:
+async def test_lost_subserver_is_announced_once_to_client(tmp_path: Path) -> None:
     async with Grove(tmp_path) as grove:
         root = await grove.start("root")
         edge = await grove.start("edge", below=root)
@@ -92,7 +92,7 @@ async def test_who_is_lost_is_told_once_up_to_the_client(tmp_path: Path) -> None
 
 
 @pytest.mark.spec("AX-6.3-4")
-async def test_a_grandchild_that_deregisters_is_announced_up_to_the_client(tmp_path: Path) -> None:
+async def test_deregistered_grandchild_is_announced_to_client(tmp_path: Path) -> None:
     """Each node tells the one above it; no heartbeat is due that could have told it instead."""
 
     async with Grove(tmp_path) as grove:
@@ -118,7 +118,7 @@ def test_default_rate_is_100_per_second() -> None:
 
 
 @pytest.mark.spec("AX-12-2", "AX-12-3", "AX-12-4", "AX-12-5", "AX-12-6")
-async def test_a_flood_is_cut_counted_and_told(tmp_path: Path) -> None:
+async def test_flood_is_limited_counted_and_reported(tmp_path: Path) -> None:
     most = 600
 
     async with Grove(tmp_path) as grove:
@@ -155,7 +155,7 @@ async def test_a_flood_is_cut_counted_and_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("AX-5.1-4")
-async def test_a_list_in_pages_is_read_to_its_end(tmp_path: Path) -> None:
+async def test_reads_all_pages_of_list(tmp_path: Path) -> None:
     async with Grove(tmp_path) as grove:
         root = await grove.start("root")
         edge = await grove.start("edge", below=root, page_size=1)

@@ -19,7 +19,7 @@ async def told_at(path: Path) -> bytes:
     return body
 
 
-async def test_whoever_connects_is_told_the_tree(tmp_path: Path) -> None:
+async def test_every_connection_receives_tree(tmp_path: Path) -> None:
     async def tree() -> Any:
         await asyncio.sleep(0)
         return {"name": "root"}
@@ -35,7 +35,7 @@ async def test_whoever_connects_is_told_the_tree(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-def test_trouble_inside_ends_only_the_answer(
+def test_failure_affects_only_its_response(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def tree() -> Any:
@@ -52,7 +52,7 @@ def test_trouble_inside_ends_only_the_answer(
     assert "tree socket: cannot build the tree" in caplog.text
 
 
-async def test_closing_ends_what_is_being_told(tmp_path: Path) -> None:
+async def test_close_ends_pending_responses(tmp_path: Path) -> None:
     asked, ended = asyncio.Event(), asyncio.Event()
 
     async def tree() -> Any:
@@ -71,7 +71,7 @@ async def test_closing_ends_what_is_being_told(tmp_path: Path) -> None:
     assert await waiting == b""
 
 
-async def test_nobody_works_for_one_who_hung_up(tmp_path: Path) -> None:
+async def test_disconnect_cancels_response(tmp_path: Path) -> None:
     asked, ended = asyncio.Event(), asyncio.Event()
 
     async def tree() -> Any:

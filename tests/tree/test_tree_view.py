@@ -88,7 +88,7 @@ def told(**facts: Any) -> bytes:
     return msgspec.json.encode({"name": "x", "role": "aggregator", **facts})
 
 
-def test_the_own_part_says_how_each_link_fares() -> None:
+def test_own_part_shows_state_of_each_link() -> None:
     top = build_own_node(
         name="global",
         id=ID,
@@ -119,7 +119,7 @@ def test_the_own_part_says_how_each_link_fares() -> None:
     assert b"hidden" not in msgspec.json.encode(top)
 
 
-def test_who_bridges_transports_is_a_gateway() -> None:
+def test_node_with_device_transport_is_gateway() -> None:
     devices = {"ax:m1": Registered("m1", role="leaf", transport_class="uart_cbor")}
     part = build_own_node(
         name="edge",
@@ -133,7 +133,7 @@ def test_who_bridges_transports_is_a_gateway() -> None:
     assert node("a", parent="unix:/x").role == "aggregator"
 
 
-def test_a_started_node_is_shown_with_its_program() -> None:
+def test_started_node_shows_its_program() -> None:
     server = ServerConfig(command="interlock", args=["up"], transport="ax")
     part = build_own_node(
         name="root",
@@ -146,7 +146,7 @@ def test_a_started_node_is_shown_with_its_program() -> None:
 
 
 @pytest.mark.spec("AX-1.1-3")
-def test_the_nodes_below_tell_their_parts() -> None:
+def test_gathers_subtrees_of_children() -> None:
     below = {
         "a": Told(told(role="gateway", under_way=2, children=[{"name": "leaf"}])),
         "b": Told(told(children=[{"name": "c", "children": [{"name": "d"}]}])),
@@ -161,7 +161,7 @@ def test_the_nodes_below_tell_their_parts() -> None:
     assert params == {"within_ms": 1600, "levels": MAX_LEVELS - 1}
 
 
-def test_what_a_node_says_of_itself_changes_nothing_here() -> None:
+def test_child_cannot_change_parent_view() -> None:
     lies = told(
         name="other", role="root", state="failed", problem="poor me", id="me", link="magic",
         tools=999, calls=999, failed=999, busy_us=999, authority="dns:evil.example", verified=True,
@@ -190,7 +190,7 @@ def test_what_a_node_says_of_itself_changes_nothing_here() -> None:
         (b'{"name":"x","children":[' * 100_000, "sent an invalid part of the tree"),
     ],
 )
-def test_a_child_without_a_good_answer_is_shown_as_it_is_known(answer: Any, said: str) -> None:
+def test_shows_child_without_valid_response(answer: Any, said: str) -> None:
     good = Told(told(children=[{"name": "leaf"}]))
     top = asyncio.run(
         gather_tree(node("bad", "good"), {"bad": Told(answer), "good": good}, timeout=0.01)
@@ -202,14 +202,14 @@ def test_a_child_without_a_good_answer_is_shown_as_it_is_known(answer: Any, said
     assert [one.name for one in fine.children] == ["leaf"]
 
 
-def test_its_own_problem_is_not_hidden_by_its_silence() -> None:
+def test_missing_response_keeps_known_problem() -> None:
     top = node("a")
     top.children[0].problem = "it was lost"
     asyncio.run(gather_tree(top, {"a": Told(b"[]")}))
     assert top.children[0].problem == "it was lost"
 
 
-def test_a_tree_without_end_is_cut() -> None:
+def test_limits_nodes_and_levels() -> None:
     wide = told(children=[{"name": f"n{number}"} for number in range(12_000)])
     top = asyncio.run(gather_tree(node("a", "b"), {"a": Told(wide)}))
     assert len(list(top.walk())) == 10_000
@@ -223,7 +223,7 @@ def test_a_tree_without_end_is_cut() -> None:
     assert nodes[-1].left_out == 1
 
 
-def test_nobody_is_asked_for_levels_that_nobody_wants() -> None:
+def test_limits_requested_levels() -> None:
     below = Told(told(children=[{"name": "leaf"}]))
     top = asyncio.run(gather_tree(node("a"), {"a": below}, levels=2))
     assert below.asked == []
@@ -231,7 +231,7 @@ def test_nobody_is_asked_for_levels_that_nobody_wants() -> None:
     assert asyncio.run(gather_tree(node("a"), {"a": below}, levels=1)).left_out == 1
 
 
-def test_cutting_keeps_what_fits() -> None:
+def test_truncation_keeps_nodes_within_limit() -> None:
     top = TreeNode(name="r", children=[TreeNode(name="a"), TreeNode(name="b")])
     truncate_tree(top, max_nodes=2)
     assert [one.name for one in top.children] == ["a"]
@@ -250,10 +250,10 @@ def test_cutting_keeps_what_fits() -> None:
         (Raw(b"\xff"), DEFAULT_TIMEOUT_SECONDS, MAX_LEVELS),
     ],
 )
-def test_what_the_node_above_asks_for(params: Any, within: float, levels: int) -> None:
+def test_reads_tree_params(params: Any, within: float, levels: int) -> None:
     assert read_tree_params(params) == (within, levels)
 
 
-def test_a_tree_survives_its_own_wire() -> None:
+def test_tree_survives_serialization() -> None:
     top = node("a", "b")
     assert read_tree(msgspec.json.encode(top)) == top

@@ -30,7 +30,7 @@ COMPLETE = ROOT / "tests" / "behaviour" / "servers" / "complete.py"
 
 
 @pytest.mark.spec("AX-0-1", "AX-1.4-1", "AX-15-1")
-def test_the_revisions_are_named() -> None:
+def test_documentation_names_revisions() -> None:
     assert ax.DRAFT in version_text()
     docs = (ROOT / "docs" / "tree.md").read_text()
     for named in (
@@ -42,7 +42,7 @@ def test_the_revisions_are_named() -> None:
 
 
 @pytest.mark.spec("AX-14-2")
-def test_the_keys_are_those_of_the_draft_and_what_the_docs_add() -> None:
+def test_keys_match_draft_and_documentation() -> None:
     draft = {"route", "cursor", "latency-ms", "hops", "safety", "subtree-ids", "event-id",
              "causal-parent"}  # fmt: skip
     keys = {
@@ -58,7 +58,7 @@ def test_the_keys_are_those_of_the_draft_and_what_the_docs_add() -> None:
 
 
 @pytest.mark.spec("AX-1-1")
-def test_it_speaks_of_aggregators_and_subservers_and_not_of_agents_and_objects() -> None:
+def test_uses_terms_of_draft() -> None:
     assert Subserver.__name__ == "Subserver"
     assert {"subserver_id", "segment"} <= set(ax.Registration.__struct_fields__)
     assert "aggregator_id" in ax.RegistrationResult.__struct_fields__
@@ -68,14 +68,14 @@ def test_it_speaks_of_aggregators_and_subservers_and_not_of_agents_and_objects()
 
 
 @pytest.mark.spec("AX-14-3")
-def test_the_transport_classes() -> None:
+def test_transport_classes() -> None:
     assert set(ax.TRANSPORT_CLASSES) == {
         "native", "uart_cbor", "ble_cbor", "spi_cbor", "can_cbor", "mqtt_json",
     }  # fmt: skip
 
 
 @pytest.mark.spec("AX-2-4")
-async def test_a_name_is_a_prefix_and_a_local_name_and_its_route_has_all_of_it(
+async def test_name_and_route_contain_every_segment(
     tmp_path: Path,
 ) -> None:
     async with Grove(tmp_path) as grove:
@@ -92,7 +92,7 @@ async def test_a_name_is_a_prefix_and_a_local_name_and_its_route_has_all_of_it(
 
 
 @pytest.mark.spec("AX-1-2", "AX-1-4", "AX-1.3-1", "AX-5.3-6")
-def test_everything_on_a_channel_is_json_rpc(
+def test_channel_messages_are_json_rpc(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[dict[str, Any]] = []
@@ -133,7 +133,7 @@ def _not_now(_: Registrar) -> Any:
 
 
 @pytest.mark.spec("AX-6.1-12")
-async def test_resources_and_prompts_come_up_the_tree_too(tmp_path: Path) -> None:
+async def test_resources_and_prompts_reach_root(tmp_path: Path) -> None:
     async with Grove(tmp_path) as grove:
         server = ServerConfig(command=sys.executable, args=[str(COMPLETE), "stdio", "both"])
         root = await grove.start("root")

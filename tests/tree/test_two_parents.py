@@ -40,7 +40,7 @@ SPLIT = (-31003, "split_brain")
     ],
     ids=str,
 )
-async def test_a_child_with_another_parent_in_this_tree_is_refused(
+async def test_rejects_child_with_other_parent_in_tree(
     tmp_path: Path, says: dict[str, Any], accepted: bool
 ) -> None:
     async with open_hub(tmp_path) as hub:
@@ -76,7 +76,7 @@ class Two:
 
 
 @pytest.mark.spec("AX-13.4-2", "AX-13.4-3", "AX-6.1-9")
-def test_a_shared_store_shows_who_is_registered_elsewhere(tmp_path: Path) -> None:
+def test_shared_store_shows_registrations_of_other_nodes(tmp_path: Path) -> None:
     async def body() -> None:
         both = Two(tmp_path)
         child = both.one.child().registered(authority=A)
@@ -93,7 +93,7 @@ def test_a_shared_store_shows_who_is_registered_elsewhere(tmp_path: Path) -> Non
 
 
 @pytest.mark.spec("AX-3.1-5")
-def test_two_trees_may_have_the_same_child(tmp_path: Path) -> None:
+def test_two_trees_may_share_child(tmp_path: Path) -> None:
     async def body() -> None:
         both = Two(tmp_path, same_tree=False)
         both.one.child().registered()
@@ -111,7 +111,7 @@ def test_two_trees_may_have_the_same_child(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("AX-13.4-6")
-def test_a_backup_takes_over_when_the_lease_has_lapsed(tmp_path: Path) -> None:
+def test_backup_takes_over_after_lease_expiry(tmp_path: Path) -> None:
     async def body() -> None:
         both = Two(tmp_path)
         child = both.one.child().registered(heartbeat_interval_ms=2000)
@@ -136,7 +136,7 @@ def test_a_backup_takes_over_when_the_lease_has_lapsed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("segment", ["x", "y"])
-async def test_a_store_that_fails_does_not_cost_a_good_session(
+async def test_store_failure_keeps_session(
     tmp_path: Path, segment: str
 ) -> None:
     async with open_hub(tmp_path) as hub:
@@ -155,7 +155,7 @@ async def test_a_store_that_fails_does_not_cost_a_good_session(
         assert not child.open
 
 
-async def test_a_store_that_is_held_stops_nobody(
+async def test_locked_store_does_not_delay_heartbeats(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with open_hub(tmp_path) as hub:
@@ -185,7 +185,7 @@ async def test_a_store_that_is_held_stops_nobody(
         assert lease.until > hub.time.wall() + 1.0
 
 
-async def test_however_often_they_beat_their_leases_are_written_twice_a_second(
+async def test_limits_lease_writes_per_second(
     tmp_path: Path,
 ) -> None:
     async with open_hub(tmp_path) as hub:
@@ -210,7 +210,7 @@ async def test_however_often_they_beat_their_leases_are_written_twice_a_second(
         assert set(writes) == {20}
 
 
-async def test_a_new_tree_costs_one_write(tmp_path: Path) -> None:
+async def test_tree_change_needs_one_write(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         for n in range(20):
             hub.child().registered(n, f"s{n}")
@@ -228,7 +228,7 @@ async def test_a_new_tree_costs_one_write(tmp_path: Path) -> None:
         assert statements.count("BEGIN IMMEDIATE") == 1
 
 
-async def test_a_store_that_cannot_be_used_is_said_and_harms_nobody(tmp_path: Path) -> None:
+async def test_unusable_store_is_reported(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         child = hub.child().registered(1, "x", heartbeat_interval_ms=500)
         await settle()
@@ -245,7 +245,7 @@ async def test_a_store_that_cannot_be_used_is_said_and_harms_nobody(tmp_path: Pa
 # -- two callers with one id
 
 
-def test_nobody_is_kept_out_by_who_uses_its_subserver_id(tmp_path: Path) -> None:
+def test_foreign_lease_does_not_exclude_owner(tmp_path: Path) -> None:
     async def body() -> None:
         both = Two(tmp_path)
         thief = both.one.child(caller="office").registered(1, "other")
@@ -267,7 +267,7 @@ def test_nobody_is_kept_out_by_who_uses_its_subserver_id(tmp_path: Path) -> None
     run(body)
 
 
-async def test_a_stranger_touches_no_lease_of_an_id_that_is_live_here(tmp_path: Path) -> None:
+async def test_other_caller_cannot_change_live_lease(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         owner = hub.child(caller="factory").registered(1, "mine")
         before = hub.store.find_leases(uuid(1))
@@ -291,7 +291,7 @@ DUPLICATES = "x-mcpax-duplicate-ids"
 @pytest.mark.spec("AX-13.4-2")
 @pytest.mark.parametrize("when", ["registering", "beating"])
 @pytest.mark.parametrize("owner_is", ["child", "grandchild"])
-async def test_a_claim_of_a_registered_id_changes_nothing(
+async def test_claim_of_registered_id_changes_nothing(
     tmp_path: Path, owner_is: str, when: str
 ) -> None:
     """Whoever registered the id first keeps it, and may come back over another channel."""
@@ -331,7 +331,7 @@ async def test_a_claim_of_a_registered_id_changes_nothing(
         assert again.beat()["result"]["status"] == "ok"
 
 
-async def test_a_claimed_id_is_free_when_the_aggregator_gives_it_up(tmp_path: Path) -> None:
+async def test_released_claim_frees_id(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         claimant = hub.child(caller="office").registered(
             9, "other", **{"x-mcpax-subtree-ids": [uuid(9)], CLAIMED: [uuid(1)]}

@@ -31,7 +31,7 @@ async def test_long_message_before_registration_ends_the_connection(tmp_path: Pa
             assert socket.close_code == TOO_BIG
 
 
-def test_half_a_message_is_forgotten_with_its_connection(tmp_path: Path) -> None:
+def test_disconnect_releases_partial_message(tmp_path: Path) -> None:
     async def body() -> None:
         async with Grove(tmp_path) as grove:
             node = await grove.start("root")

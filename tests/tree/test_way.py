@@ -25,7 +25,7 @@ def edge(segment: str = "edge") -> PipelineHarness:
 
 
 @pytest.mark.spec("AX-7.2-2", "AX-5.2-1")
-def test_who_is_meant_takes_the_call() -> None:
+def test_accepts_call_with_matching_route() -> None:
     node = edge()
     meta = {"x-mcpax-route": list(ROUTE), "x-mcpax-cursor": 1, "x-mcpax-other": 1, "own": 1}
     node.begin(tool_call("leaf.read", hop=Hop(ROUTE, 1), meta=meta))
@@ -51,7 +51,7 @@ def test_who_is_meant_takes_the_call() -> None:
         (Hop(("x" * 10_000, "y" * 10_000), 0), "z" * 10_000),
     ],
 )
-def test_a_way_that_leads_elsewhere(hop: Hop, name: str) -> None:
+def test_rejects_mismatched_route(hop: Hop, name: str) -> None:
     node = edge()
     error = node.refused(tool_call(name, hop=hop))
     assert error.failure is ROUTE_MISMATCH
@@ -63,26 +63,26 @@ def test_a_way_that_leads_elsewhere(hop: Hop, name: str) -> None:
 
 
 @pytest.mark.spec("AX-7.2-8")
-def test_a_node_that_is_registered_with_nobody_is_on_no_way() -> None:
+def test_unregistered_node_rejects_route() -> None:
     error = edge("").refused(tool_call("leaf.read", hop=Hop(ROUTE, 1)))
     assert error.failure is ROUTE_MISMATCH
     assert "this node is not registered" in error.message
 
 
-def test_a_call_without_a_way_is_asked_for_none() -> None:
+def test_call_without_route_is_accepted() -> None:
     node = edge()
     node.begin(tool_call("leaf.read"))
     assert len(node.upstreams["leaf"].started) == 1
 
 
 @pytest.mark.spec("AX-7.2-4")
-def test_the_whole_route_is_there_to_be_read(caplog: pytest.LogCaptureFixture) -> None:
+def test_logs_complete_route(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, "interlock.tree"):
         edge().begin(tool_call("leaf.read", hop=Hop(ROUTE, 1)))
     assert "leaf.read, at 1 of the route ['infra', 'edge', 'leaf', 'read']" in caplog.text
 
 
-def test_a_way_that_was_right_is_right_for_the_same_call_alone() -> None:
+def test_cached_route_applies_only_to_same_call() -> None:
     segment = ["edge"]
     ways, hop = RouteCheck(lambda: segment[0]), Hop(ROUTE, 1)
     right = tool_call("leaf.read", hop=hop)
@@ -98,7 +98,7 @@ def test_a_way_that_was_right_is_right_for_the_same_call_alone() -> None:
         ways.check(right, hop)
 
 
-def test_what_a_caller_says_of_ways_is_left_out_of_every_call() -> None:
+def test_removes_route_of_caller() -> None:
     ways, hop = RouteCheck(lambda: "edge"), Hop(ROUTE, 1)
     ways.check(tool_call("leaf.read", hop=hop), hop)
     call = tool_call("leaf.read", hop=hop)
@@ -125,7 +125,7 @@ def test_what_a_caller_says_of_ways_is_left_out_of_every_call() -> None:
         (None, None, b",", "a.b.t", 60.0 + 2 * HOP_SECONDS),
     ],
 )
-def test_how_long_a_call_may_take(
+def test_timeout_of_call(
     own: float | None, declared: float | None, way: bytes, name: str, limit: float
 ) -> None:
     [tool] = offer("s", [definition(name)], registered="aggregator").tools
@@ -135,7 +135,7 @@ def test_how_long_a_call_may_take(
     assert timeout_of(call, own, 60.0) == limit
 
 
-def test_the_limit_of_one_tool_is_not_that_of_another() -> None:
+def test_each_tool_has_own_timeout() -> None:
     node = PipelineHarness(
         offer("leaf", ["read", "a.read"], registered="aggregator"), offer("own", ["read"])
     )

@@ -42,7 +42,7 @@ ROWS: list[dict[str, Any]] = [
         ({"group_by": "ok"}, {"null": 3, "true": 1}),
     ],
 )
-def test_each_function(wanted: dict[str, Any], found: Any) -> None:
+def test_computes_each_function(wanted: dict[str, Any], found: Any) -> None:
     assert collections.aggregate(ROWS, {"x": wanted}) == {"x": found}
 
 
@@ -56,25 +56,25 @@ def test_each_function(wanted: dict[str, Any], found: Any) -> None:
         {str(number): {"count": True} for number in range(21)},
     ],
 )  # fmt: skip
-def test_what_is_not_supported_is_refused(spec: Any) -> None:
+def test_rejects_unsupported_aggregates(spec: Any) -> None:
     with pytest.raises(AqlError) as caught:
         collections.aggregate(ROWS, spec, {"status", "ms", "who", "ok"})
     assert caught.value.code.startswith("VALIDATION_")
     assert errors.is_safe_message(caught.value.message)
 
 
-def test_too_many_groups() -> None:
+def test_limits_groups() -> None:
     with pytest.raises(AqlError) as caught:
         collections.aggregate([{"a": number} for number in range(1_001)], {"x": {"group_by": "a"}})
     assert caught.value.code == "VALIDATION_OUT_OF_RANGE"
 
 
-def test_numbers_that_no_float_can_hold() -> None:
+def test_returns_null_for_numbers_beyond_floats() -> None:
     assert collections.aggregate([{"a": 10**400}, {"a": 1.5}], {"x": {"sum": "a"}}) == {"x": None}
     assert collections.aggregate([{"a": 10**400}], {"x": {"avg": "a"}}) == {"x": None}
 
 
-def test_what_introspection_says() -> None:
+def test_describes_functions_and_fields() -> None:
     assert collections.describe_aggregates({"b", "a"}) == {
         "functions": ["count", "group_by", "sum", "avg", "min", "max"],
         "fields": ["a", "b"],
@@ -82,12 +82,12 @@ def test_what_introspection_says() -> None:
 
 
 @given(st.lists(objects, max_size=6), st.sampled_from(collections.FUNCTIONS), st.text(min_size=1))
-def test_any_items_give_numbers_that_are_json(items: Any, function: str, field: str) -> None:
+def test_returns_json_numbers_for_any_items(items: Any, function: str, field: str) -> None:
     found = collections.aggregate(items, {"x": {function: field}})
     json.dumps(found)
 
 
 @given(st.lists(st.dictionaries(st.just("a"), values, max_size=1), max_size=8))
-def test_groups_hold_every_item_once(items: list[dict[str, Any]]) -> None:
+def test_counts_every_item_in_exactly_one_group(items: list[dict[str, Any]]) -> None:
     found = collections.aggregate(items, {"x": {"group_by": "a"}})["x"]
     assert sum(found.values()) == len(items)

@@ -66,7 +66,7 @@ def refused(spec: dict[str, Any], kind: CollectionSchema = FOREIGN, items: Any =
 # -- which items
 
 
-def test_long_lists_of_values_are_not_walked_for_every_item() -> None:
+def test_compares_long_value_lists_by_hash() -> None:
     items = [{"id": str(number), "size": number} for number in range(100)]
 
     def lines(values: int) -> int:
@@ -78,7 +78,7 @@ def test_long_lists_of_values_are_not_walked_for_every_item() -> None:
 
 
 @pytest.mark.parametrize("multiple", [2**61 - 1, 2**64 * (2**61 - 1)])
-def test_numbers_with_the_same_hash_are_found_without_a_walk(multiple: int) -> None:
+def test_finds_numbers_of_equal_hash_without_scan(multiple: int) -> None:
     numbers = [multiple * number for number in range(1, 500)]
     assert len({hash(number) for number in numbers}) == 1
     items = [{"id": "a", "size": numbers[-1]}, {"id": "b", "size": numbers[-1] + 1}]
@@ -90,7 +90,7 @@ def test_numbers_with_the_same_hash_are_found_without_a_walk(multiple: int) -> N
     value=st.one_of(SCALARS, st.lists(SCALARS, max_size=2)),
     listed=st.lists(st.one_of(SCALARS, st.lists(SCALARS, max_size=2)), max_size=6),
 )
-def test_in_is_any_eq_and_nin_is_none(value: Any, listed: list[Any]) -> None:
+def test_in_matches_any_equal_value_and_nin_matches_none(value: Any, listed: list[Any]) -> None:
     def same(other: Any) -> bool:
         return isinstance(value, bool) is isinstance(other, bool) and value == other
 
@@ -101,7 +101,7 @@ def test_in_is_any_eq_and_nin_is_none(value: Any, listed: list[Any]) -> None:
     assert (ids(shaped({"filter": {"at": {"nin": listed}}}, items=items)) == []) is bool(expected)
 
 
-def test_a_filter_that_takes_too_many_comparisons_is_refused() -> None:
+def test_rejects_filter_with_too_many_comparisons() -> None:
     items = [{"id": str(number), "tags": [1 + number]} for number in range(1_001)]
     arrays = [[-number] for number in range(MAX_COMPARISONS // 1_000)]
     error = refused({"filter": {"tags": {"nin": arrays}}}, items=items)
@@ -112,7 +112,7 @@ def test_a_filter_that_takes_too_many_comparisons_is_refused() -> None:
 
 
 @pytest.mark.spec("AQ-CQ-4.1-1")
-def test_words_are_alternatives_and_quotes_make_a_phrase() -> None:
+def test_query_words_are_alternatives_and_quotes_make_phrase() -> None:
     assert set(ids(shaped({"query": "alpha beta"}))) == {"a", "b", "c"}
     assert ids(shaped({"query": "alpha beta"}))[0] == "a"
     assert ids(shaped({"query": '"alpha beta"'})) == ["a"]
@@ -145,12 +145,12 @@ def test_words_are_alternatives_and_quotes_make_a_phrase() -> None:
         ({}, "abcd"),
     ],
 )
-def test_filters(conditions: dict[str, Any], found: str) -> None:
+def test_filters_items(conditions: dict[str, Any], found: str) -> None:
     assert ids(shaped({"filter": conditions})) == list(found)
 
 
 @pytest.mark.spec("AQ-CQ-2-1")
-def test_a_filter_on_a_field_that_there_is_not() -> None:
+def test_rejects_filter_on_unknown_field() -> None:
     for kind in (FOREIGN, NOTES):
         error = refused({"filter": {"stat": "open"}}, kind)
         assert error.code == "VALIDATION_UNKNOWN_FIELD"
@@ -165,7 +165,7 @@ def test_a_filter_on_a_field_that_there_is_not() -> None:
     ["x", [], 7, {"size": {"near": 1}}, {"size": {}}, {"size": {"in": 3}},
      {"size": {"exists": "yes"}}, dict.fromkeys(map(str, range(51)), 1)],
 )  # fmt: skip
-def test_filters_that_mean_nothing(conditions: Any) -> None:
+def test_rejects_invalid_filters(conditions: Any) -> None:
     assert refused({"filter": conditions}).code.startswith("VALIDATION_")
 
 
@@ -179,14 +179,14 @@ def test_filters_that_mean_nothing(conditions: Any) -> None:
         ({"size": {"gt": [1]}}, "filter.size.gt", "string or number"),
     ],
 )
-def test_what_cannot_be_compared_is_told(conditions: Any, param: str, expected: str) -> None:
+def test_rejects_filter_of_incomparable_values(conditions: Any, param: str, expected: str) -> None:
     error = refused({"filter": conditions})
     assert error.code == "VALIDATION_INVALID_TYPE"
     assert error.data is not None
     assert (error.data["param_name"], error.data["expected_type"]) == (param, expected)
 
 
-def test_times_are_compared_with_times() -> None:
+def test_compares_times_with_times() -> None:
     items = [{"id": "a", "at": "2026-02-04T10:30:00Z", "any": "x"}, {"id": "b", "at": None}]
     kind = CollectionSchema("things")
     error = refused({"filter": {"at": {"gt": "yesterday"}}}, kind, items)
@@ -195,7 +195,7 @@ def test_times_are_compared_with_times() -> None:
     assert ids(shaped({"filter": {"any": {"gt": "w"}}}, kind, items)) == ["a"]
 
 
-def test_null_is_a_value_that_is_there() -> None:
+def test_treats_null_as_existing_value() -> None:
     items = [{"id": "a", "n": {"x": None}}, {"id": "b", "n": {}}, {"id": "c", "n": {"x": 1}}]
     kind = CollectionSchema("things")
     assert ids(shaped({"filter": {"n.x": {"exists": False}}}, kind, items)) == ["b"]
@@ -204,14 +204,14 @@ def test_null_is_a_value_that_is_there() -> None:
 
 
 @pytest.mark.parametrize("query", [7, [], {}, "x" * 1_001])
-def test_queries_that_are_none(query: Any) -> None:
+def test_rejects_invalid_queries(query: Any) -> None:
     assert refused({"query": query}).code.startswith("VALIDATION_")
 
 
 # -- order
 
 
-def test_sorting_either_way_with_nothing_last() -> None:
+def test_sorts_in_both_orders_with_missing_values_last() -> None:
     assert ids(shaped({"sort": {"field": "size"}})) == ["b", "c", "a", "d"]
     assert ids(shaped({"sort": {"field": "size", "order": "desc"}})) == ["a", "c", "b", "d"]
     both = [{"field": "state"}, {"field": "size", "order": "desc"}]
@@ -220,7 +220,7 @@ def test_sorting_either_way_with_nothing_last() -> None:
     assert ids(shaped({})) == ["a", "b", "c", "d"]
 
 
-def test_anything_can_be_sorted() -> None:
+def test_sorts_values_of_mixed_types() -> None:
     anything: list[Any] = [None, "a", 2, True, [1], {}, 1.5, "A"]
     mixed = [{"id": n, "v": v} for n, v in enumerate(anything)]
     page = shaped({"sort": {"field": "v"}}, items=mixed)
@@ -233,12 +233,12 @@ def test_anything_can_be_sorted() -> None:
     ["size", 7, {}, {"field": 1}, {"field": "size", "order": "up"}, {"field": "size", "by": 1}, [],
      [{"field": "size"}] * 4, {"field": "weight"}],
 )  # fmt: skip
-def test_sorts_that_mean_nothing(sort: Any) -> None:
+def test_rejects_invalid_sorts(sort: Any) -> None:
     for kind in (FOREIGN, NOTES):
         assert refused({"sort": sort}, kind).code.startswith("VALIDATION_")
 
 
-def test_some_fields_cannot_be_sorted_or_filtered_by() -> None:
+def test_rejects_sort_and_filter_of_computed_field() -> None:
     for spec in ({"sort": {"field": "_computed.age"}}, {"filter": {"_computed.age": 1}}):
         assert refused(spec, NOTES).code == "VALIDATION_UNKNOWN_FIELD"
 
@@ -247,7 +247,7 @@ def test_some_fields_cannot_be_sorted_or_filtered_by() -> None:
 
 
 @pytest.mark.spec("AQ-PG-3.1-1", "AQ-OPS-4.4.3-1")
-def test_the_first_the_middle_the_last_and_no_page() -> None:
+def test_returns_first_middle_last_and_empty_page() -> None:
     first = shaped({"first": 2}).data()
     info = first["pageInfo"]
     assert (info["hasNextPage"], info["hasPreviousPage"]) == (True, False)
@@ -269,7 +269,7 @@ def test_the_first_the_middle_the_last_and_no_page() -> None:
     }
 
 
-def test_backwards() -> None:
+def test_pages_backwards() -> None:
     last = shaped({"last": 2})
     assert ids(last) == ["c", "d"]
     before = last.info["pageInfo"]["startCursor"]
@@ -277,7 +277,7 @@ def test_backwards() -> None:
 
 
 @pytest.mark.spec("AQ-OPS-4.4.3-1")
-def test_offsets_and_pages() -> None:
+def test_pages_by_offset_and_by_number() -> None:
     assert shaped({"limit": 2, "offset": 1}).data()["pagination"] == {
         "limit": 2, "offset": 1, "returned": 2, "total_items": 4, "has_more": True,
     }  # fmt: skip
@@ -288,7 +288,7 @@ def test_offsets_and_pages() -> None:
     assert ids(shaped({"page": 9})) == []
 
 
-def test_edges_instead_of_items_when_asked() -> None:
+def test_returns_edges_on_request() -> None:
     data = shaped({"first": 2, "edges": True}).data()
     assert "items" not in data
     assert [one["node"]["id"] for one in data["edges"]] == ["a", "b"]
@@ -308,7 +308,7 @@ def test_edges_instead_of_items_when_asked() -> None:
         {"last": 1, "after": "cursor"},
     ],
 )
-def test_combinations_that_are_errors(spec: dict[str, Any]) -> None:
+def test_rejects_invalid_parameter_combinations(spec: dict[str, Any]) -> None:
     cursor = shaped({"first": 1}).info["pageInfo"]["endCursor"]
     error = refused({name: cursor if value == "cursor" else value for name, value in spec.items()})
     assert error.code == "VALIDATION_INVALID_TYPE"
@@ -320,7 +320,7 @@ def test_combinations_that_are_errors(spec: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "spec", [{"first": 1, "offset": 0}, {"limit": 1, "page": 1}, {"last": 1, "page_size": 2}]
 )
-def test_styles_are_not_mixed(spec: dict[str, Any]) -> None:
+def test_rejects_mixed_pagination_styles(spec: dict[str, Any]) -> None:
     error = refused(spec)
     assert error.code == "VALIDATION_INVALID_TYPE"
     assert error.data is not None
@@ -329,12 +329,12 @@ def test_styles_are_not_mixed(spec: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("size", [0, -1, "5", 1.5, True, []])
 @pytest.mark.parametrize("name", ["first", "last", "limit", "page", "page_size"])
-def test_sizes_that_are_none(name: str, size: Any) -> None:
+def test_rejects_invalid_page_sizes(name: str, size: Any) -> None:
     assert refused({name: size}).code in ("VALIDATION_OUT_OF_RANGE", "VALIDATION_INVALID_TYPE")
 
 
 @pytest.mark.spec("AQ-PG-5.2-1")
-def test_how_long_pages_are() -> None:
+def test_limits_page_length() -> None:
     many = [{"id": number} for number in range(2_000)]
     assert len(shaped({}, items=many).items) == 20
     clamped = shaped({"first": 5_000}, items=many)
@@ -344,7 +344,7 @@ def test_how_long_pages_are() -> None:
 
 
 @pytest.mark.spec("AQ-PG-6.4-1")
-def test_a_cursor_of_another_collection_or_another_order() -> None:
+def test_rejects_cursor_of_other_collection_or_order() -> None:
     cursor = shaped({"first": 1}).info["pageInfo"]["endCursor"]
     for spec, kind in (
         ({}, NOTES),
@@ -382,7 +382,7 @@ ROWS = st.lists(
 
 @pytest.mark.spec("AQ-PG-5.2-1")
 @given(ROWS, st.integers(1, 5), st.booleans(), st.booleans())
-def test_page_by_page_everything_comes_once(
+def test_pages_return_every_item_once(
     rows: list[dict[str, Any]], size: int, ordered: bool, descending: bool
 ) -> None:
     spec: dict[str, Any] = {"first": size}
@@ -395,7 +395,7 @@ def test_page_by_page_everything_comes_once(
 
 @pytest.mark.spec("AQ-PG-5.2-1")
 @given(ROWS, st.integers(1, 3), st.data())
-def test_what_is_added_or_removed_meanwhile_makes_no_twin(
+def test_pages_never_repeat_items_after_changes(
     rows: list[dict[str, Any]], size: int, data: st.DataObject
 ) -> None:
     kind = CollectionSchema("k", frozenset({"id", "v"}), sort=(("v", False),))
@@ -425,7 +425,7 @@ def walked_on(
     return seen
 
 
-def test_items_without_an_id_are_counted() -> None:
+def test_pages_items_without_ids() -> None:
     bare = [{"v": number} for number in range(5)]
     assert walked(bare, {"first": 2}, FOREIGN) == bare
 
@@ -434,7 +434,7 @@ def test_items_without_an_id_are_counted() -> None:
 
 
 @pytest.mark.spec("AQ-AGG-1-1")
-def test_numbers_without_items_after_the_filter() -> None:
+def test_aggregates_after_filter_without_items() -> None:
     spec = {
         "filter": {"state": "open"},
         "aggregate": {"by_state": {"group_by": "state", "count": True}, "all": {"count": True}},
@@ -446,7 +446,7 @@ def test_numbers_without_items_after_the_filter() -> None:
     assert with_items["pageInfo"]["totalCount"] == 3
 
 
-def test_select_is_for_items_only() -> None:
+def test_selects_fields_of_items_only() -> None:
     data = shaped({"first": 1}).data(lambda item: {"id": item["id"]})
     assert data["items"] == [{"id": "a"}]
     assert "endCursor" in data["pageInfo"]

@@ -28,7 +28,7 @@ def refused(text: object, cursors: CursorCodec | None = None) -> AqlError:
 
 
 @pytest.mark.spec("AQ-PG-6.4-1")
-def test_one_that_was_made_here_opens_after_a_restart() -> None:
+def test_opens_cursor_after_restart() -> None:
     text = CursorCodec(KEY).seal(HERE)
     assert re.fullmatch(r"[A-Za-z0-9_-]+", text)
     assert len(text) < 100
@@ -38,7 +38,7 @@ def test_one_that_was_made_here_opens_after_a_restart() -> None:
 
 @pytest.mark.spec("AQ-PG-6.4-1")
 @pytest.mark.parametrize("id", ["n3", "n34", "n345"])
-def test_every_flipped_bit_is_seen(id: str) -> None:
+def test_rejects_every_flipped_bit(id: str) -> None:
     # Of three lengths, two have bits in their last character that encode nothing.
     text = CursorCodec(KEY).seal(CursorPosition("notes", 3, id, [], ORDER))
     for index in range(len(text)):
@@ -52,11 +52,11 @@ def test_every_flipped_bit_is_seen(id: str) -> None:
 @pytest.mark.parametrize(
     "text", ["", "x", "====", "é", "a b", "A" * 2_000, None, 7, [], "AAAAAAAAAAAAAAAA"]
 )
-def test_what_is_no_cursor(text: object) -> None:
+def test_rejects_invalid_cursors(text: object) -> None:
     assert refused(text).code == "VALIDATION_INVALID_TYPE"
 
 
-def test_cut_short_or_made_longer() -> None:
+def test_rejects_shortened_and_extended_cursors() -> None:
     text = CursorCodec(KEY).seal(HERE)
     for changed in (text[:-1], text[1:], text + "A", text + "=", text + "\n", text + text):
         refused(changed)
@@ -71,17 +71,17 @@ def test_a_cursor_is_valid_for_its_collection_and_order_only() -> None:
         assert caught.value.code == "VALIDATION_INVALID_TYPE"
 
 
-def test_made_with_another_key() -> None:
+def test_rejects_cursor_of_another_key() -> None:
     refused(CursorCodec(bytes(32)).seal(HERE))
 
 
 @given(st.binary(max_size=60))
-def test_any_bytes_are_refused(data: bytes) -> None:
+def test_rejects_random_bytes(data: bytes) -> None:
     refused(data.decode("latin-1"))
 
 
 @given(st.integers(0, 2**31), scalars, st.lists(scalars, max_size=3))
-def test_whatever_stands_in_it_fits(ordinal: int, id: object, values: list[object]) -> None:
+def test_limits_cursor_length_for_any_values(ordinal: int, id: object, values: list[object]) -> None:
     text = CursorCodec(KEY).seal(CursorPosition("notes", ordinal, id, values, ORDER))
     found = CursorCodec(KEY).open(text, "notes", ORDER)
     assert found.ordinal == ordinal
@@ -89,7 +89,7 @@ def test_whatever_stands_in_it_fits(ordinal: int, id: object, values: list[objec
     assert len(text) < 1_024
 
 
-def test_what_is_too_large_is_left_out() -> None:
+def test_omits_large_values() -> None:
     text = CursorCodec(KEY).seal(CursorPosition("notes", 1, 10**40, [{"a": 1}, [1]], ORDER))
     found = CursorCodec(KEY).open(text, "notes", ORDER)
     assert (found.id, found.values) == (None, [None, None])

@@ -31,7 +31,7 @@ BAD = envelope.write_failure("NOT_FOUND_RESOURCE", "There is no note 'x'.", {"re
 
 @pytest.mark.spec("AQ-5.1-1", "AQ-5.1-2", "AQ-D-1", "AQ-SCH-1-1")
 @given(values, st.lists(st.just(WARNING), max_size=2), st.none() | objects)
-def test_a_success_has_data_and_no_error(data: Any, warnings: list[Any], meta: Any) -> None:
+def test_success_has_data_and_no_error(data: Any, warnings: list[Any], meta: Any) -> None:
     made = json.loads(envelope.write_success(msgspec.json.encode(data), warnings, meta))
     assert fits(OPERATION_RESULT, made)
     assert made["data"] == data
@@ -43,7 +43,7 @@ def test_a_success_has_data_and_no_error(data: Any, warnings: list[Any], meta: A
 @pytest.mark.spec("AQ-OPS-8.1-1", "AQ-ERR-7.1-1")
 @pytest.mark.spec("AQ-5.1-1", "AQ-5.1-2", "AQ-WRN-2.1-1", "AQ-D-1", "AQ-SCH-1-1")
 @given(text.filter(bool), st.none() | objects)
-def test_a_failure_has_an_error_and_nothing_else(message: str, details: Any) -> None:
+def test_failure_has_only_error(message: str, details: Any) -> None:
     made = json.loads(envelope.write_failure("INTERNAL_ERROR", message, details))
     assert fits(OPERATION_RESULT, made)
     assert set(made) == {"success", "error"}
@@ -51,7 +51,7 @@ def test_a_failure_has_an_error_and_nothing_else(message: str, details: Any) -> 
 
 
 @pytest.mark.spec("AQ-5.3-1")
-def test_a_missing_parameter_as_the_draft_prints_it() -> None:
+def test_writes_missing_parameter_as_in_draft() -> None:
     error = errors.missing_parameter("title", "create_document", "string", "")
     made = json.loads(envelope.write_failure(error.code, error.message, error.data))
     assert made["success"] is False
@@ -62,7 +62,7 @@ def test_a_missing_parameter_as_the_draft_prints_it() -> None:
     assert (details["param_name"], details["operation"]) == ("title", "create_document")
 
 
-def test_the_schemas_refuse_what_is_neither() -> None:
+def test_schemas_reject_invalid_envelopes() -> None:
     for wrong in (
         {"success": True},
         {"success": True, "data": 1, "error": {"code": "A", "message": "m"}},
@@ -74,7 +74,7 @@ def test_the_schemas_refuse_what_is_neither() -> None:
 
 
 @pytest.mark.spec("AQ-OPS-7.2-1")
-def test_a_batch_that_was_worked_through() -> None:
+def test_writes_completed_batch() -> None:
     items = [BatchItem(0, "a", GOOD), BatchItem(1, "b", BAD), BatchItem(2, "c", GOOD)]
     made = json.loads(envelope.write_batch(items, total=3))
     assert fits(BATCH, made)
@@ -86,7 +86,7 @@ def test_a_batch_that_was_worked_through() -> None:
     assert made["results"][1]["result"] == json.loads(BAD)
 
 
-def test_a_batch_that_waits_for_a_human() -> None:
+def test_writes_batch_with_pending_approval() -> None:
     waits = BatchItem(
         1, "delete", envelope.write_failure("CONFIRMATION_REQUIRED", "m", {"operation": "d"})
     )
@@ -104,7 +104,7 @@ def test_a_batch_that_waits_for_a_human() -> None:
     }  # fmt: skip
 
 
-def test_a_batch_that_goes_on_without_what_waits() -> None:
+def test_writes_batch_that_continues_after_pending_item() -> None:
     waits = envelope.write_failure("CONFIRMATION_REQUIRED", "m")
     items = [BatchItem(0, "a", waits, "pending_confirmation"), BatchItem(1, "b", GOOD)]
     made = json.loads(envelope.write_batch(items, total=2, warnings=[WARNING]))
@@ -125,24 +125,24 @@ def test_a_batch_that_goes_on_without_what_waits() -> None:
         "VALIDATION_UNKNOWN_PARAM", "VALIDATION_PAYLOAD_TOO_LARGE",
     ],
 )  # fmt: skip
-def test_what_a_model_can_mend_is_no_error_of_mcp(code: str) -> None:
+def test_correctable_failure_is_no_mcp_error(code: str) -> None:
     assert not envelope.is_error(code)
     assert envelope.is_error(code, "mcp")
 
 
 @pytest.mark.spec("AQ-MCP-4.1.2-1")
 @pytest.mark.parametrize("code", ["INTERNAL_ERROR", "INTERNAL_TIMEOUT", "SOMETHING_ELSE", ""])
-def test_what_it_cannot_is(code: str) -> None:
+def test_internal_failure_is_mcp_error(code: str) -> None:
     assert envelope.is_error(code)
     assert envelope.is_error(code, "mcp")
 
 
-def test_every_code_that_is_sent_is_one_or_the_other() -> None:
+def test_only_internal_error_is_mcp_error() -> None:
     assert [code for code in FAILURE_BY_CODE if envelope.is_error(code)] == ["INTERNAL_ERROR"]
 
 
 @given(values, st.booleans(), st.booleans(), st.sampled_from(Era))
-def test_an_answer_as_a_result_of_mcp(data: Any, is_error: bool, known: bool, era: Era) -> None:
+def test_writes_response_as_mcp_tool_result(data: Any, is_error: bool, known: bool, era: Era) -> None:
     answer = envelope.write_success(msgspec.json.encode(data))
     block = b'{"type":"image","data":"aGk=","mimeType":"image/png"}'
     made = json.loads(
@@ -166,7 +166,7 @@ def as_text(words: str) -> dict[str, str]:
 IMAGE = {"type": "image", "data": "aGk=", "mimeType": "image/png"}
 
 
-def test_structured_content_is_data_as_it_is() -> None:
+def test_keeps_structured_content_as_data() -> None:
     raw = b'{"content":[{"type":"text","text":"3"}],"structuredContent":{"n": 3.0, "m":[ ]}}'
     found = data_of(raw)
     assert found.raw == b'{"n": 3.0, "m":[ ]}'
@@ -174,7 +174,7 @@ def test_structured_content_is_data_as_it_is() -> None:
 
 
 @given(objects | st.lists(values))
-def test_text_that_is_json_is_data(value: Any) -> None:
+def test_reads_json_text_as_data(value: Any) -> None:
     written = json.dumps(value)
     found = data_of(result(as_text(f"\n{written} "), isError=True))
     assert found.raw == written.encode()
@@ -182,14 +182,14 @@ def test_text_that_is_json_is_data(value: Any) -> None:
 
 
 @pytest.mark.parametrize("words", ["hello", '"text"', "3", "{", "{nul}", "[1,]", "", "{} {}"])
-def test_prose_stays_prose(words: str) -> None:
+def test_keeps_prose_as_content(words: str) -> None:
     found = data_of(result(as_text(words)))
     assert json.loads(found.raw) == {"content": [as_text(words)]}
     assert not found.json
 
 
 @pytest.mark.spec("AQ-4.7.4-1")
-def test_bytes_are_passed_on_beside_the_data_which_says_what_they_are() -> None:
+def test_passes_binary_blocks_beside_data() -> None:
     link = {"type": "resource_link", "uri": "file:///a", "name": "a"}
     found = data_of(result(as_text("look"), IMAGE, link))
     assert json.loads(found.raw)["content"] == [
@@ -202,7 +202,7 @@ def test_bytes_are_passed_on_beside_the_data_which_says_what_they_are() -> None:
     assert made["content"][1:] == [IMAGE, link]
 
 
-def test_an_image_beside_structured_content_is_kept() -> None:
+def test_keeps_image_beside_structured_content() -> None:
     found = data_of(result(as_text("x"), IMAGE, structuredContent={"a": 1}))
     assert [json.loads(bytes(one)) for one in found.blocks] == [IMAGE]
 
@@ -220,24 +220,24 @@ def test_an_image_beside_structured_content_is_kept() -> None:
         b'{"content":[{"type":"text","te\xff":"{}"}]}',
     ],
 )
-def test_what_is_no_result_of_a_tool(raw: bytes) -> None:
+def test_rejects_invalid_tool_result(raw: bytes) -> None:
     with pytest.raises(ValueError, match="invalid tool result"):
         data_of(raw)
     assert text_of(raw) == ""
 
 
-def test_a_result_with_nothing_in_it() -> None:
+def test_reads_empty_result() -> None:
     assert data_of(b"{}").raw == b'{"content":[]}'
     assert data_of(b'{"structuredContent":null}').raw == b'{"content":[]}'
 
 
-def test_what_the_text_of_a_result_says() -> None:
+def test_reads_text_of_result() -> None:
     assert text_of(result(as_text("a"), IMAGE, as_text("b"))) == "a\nb"
     assert text_of(result(as_text("a" * 9_000)), 10) == "a" * 10
 
 
 @given(st.binary(max_size=200) | objects.map(msgspec.json.encode))
-def test_any_bytes_are_data_or_refused(raw: bytes) -> None:
+def test_reads_or_rejects_any_bytes(raw: bytes) -> None:
     text_of(raw)
     try:
         found = data_of(Raw(raw))

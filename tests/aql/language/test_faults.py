@@ -50,7 +50,7 @@ EVERY = [
 
 
 @pytest.mark.spec("AQ-ERR-3.1-1", "AQ-ERR-8.1-1")
-def test_every_code_is_one_of_a_category_of_the_draft() -> None:
+def test_every_code_has_category_of_draft() -> None:
     for code in (*FAILURE_BY_CODE, aql_errors.BATCH_PARTIAL_FAILURE):
         assert re.fullmatch("[A-Z][A-Z0-9_]*", code)
     assert [
@@ -70,7 +70,7 @@ def test_every_code_is_one_of_a_category_of_the_draft() -> None:
 
 
 @pytest.mark.parametrize("error", EVERY, ids=lambda error: error.code)
-def test_every_sentence_is_lawful_and_ends(error: AqlError) -> None:
+def test_every_message_is_safe_and_ends_with_punctuation(error: AqlError) -> None:
     assert is_safe_message(error.message)
     assert error.message[-1] in ".?"
     assert error.failure is FAILURE_BY_CODE[error.code]
@@ -78,7 +78,7 @@ def test_every_sentence_is_lawful_and_ends(error: AqlError) -> None:
 
 @pytest.mark.spec("AQ-ERR-4.2-1")
 @pytest.mark.parametrize("error", EVERY, ids=lambda error: error.code)
-def test_what_a_sentence_fills_in_is_in_its_details(error: AqlError) -> None:
+def test_details_contain_message_values(error: AqlError) -> None:
     assert error.data is not None
     names = [name for _, name, _, _ in Formatter().parse(TEMPLATES[error.code]) if name]
     if error.message.startswith("'first' and 'last'"):
@@ -121,14 +121,14 @@ def test_names_are_quoted() -> None:
         ),
     ],
 )
-def test_the_details_of_each_code(error: AqlError, code: str, keys: set[str]) -> None:
+def test_details_of_each_code(error: AqlError, code: str, keys: set[str]) -> None:
     assert error.code == code
     assert error.data is not None
     assert set(error.data) == keys
 
 
 @pytest.mark.spec("AQ-ERR-4.5-1")
-def test_many_unknown_names_are_all_in_the_details_and_counted_in_the_sentence() -> None:
+def test_lists_all_unknown_names_in_details_and_counts_rest_in_message() -> None:
     error = aql_errors.unknown_parameters("a", [f"p{number}" for number in range(50)], ["x"], None)
     assert error.data is not None
     assert len(error.data["unknown_params"]) == 50
@@ -148,7 +148,7 @@ def test_many_unknown_names_are_all_in_the_details_and_counted_in_the_sentence()
     ],
 )
 @pytest.mark.spec("AQ-INT-8.2.3-1")
-def test_descriptions_by_others_are_quoted_as_far_as_the_rule_lets(about: str, shown: str) -> None:
+def test_quotes_safe_descriptions_of_servers(about: str, shown: str) -> None:
     error = aql_errors.missing_parameter("x", "op", "string", about)
     expected = f"string ({shown})." if shown else "string."
     begins = f"Missing required parameter 'x'. Expected: {expected}"
@@ -157,7 +157,7 @@ def test_descriptions_by_others_are_quoted_as_far_as_the_rule_lets(about: str, s
 
 
 @given(text, text, text)
-def test_whatever_others_write_the_sentence_stays_lawful(one: str, two: str, three: str) -> None:
+def test_messages_stay_safe_for_any_text(one: str, two: str, three: str) -> None:
     made: list[Any] = [
         aql_errors.missing_parameter("x", "op", "string", one),
         aql_errors.unknown_operation(two, []),
@@ -170,7 +170,7 @@ def test_whatever_others_write_the_sentence_stays_lawful(one: str, two: str, thr
 
 
 @pytest.mark.parametrize("name", ["sqlite list tables", "what is it", "a'b"])
-def test_a_name_with_gaps_stays_another_one(name: str) -> None:
+def test_name_with_spaces_differs_from_name_with_underscores(name: str) -> None:
     error = aql_errors.unknown_operation(name, [name.replace(" ", "_")])
     assert error.data is not None
     assert error.data["operation"] == name
@@ -180,7 +180,7 @@ def test_a_name_with_gaps_stays_another_one(name: str) -> None:
         assert error.message.count(name.replace(" ", "_")) == 1
 
 
-def test_every_failure_of_the_node_has_a_code() -> None:
+def test_every_node_failure_has_code() -> None:
     for row in errors.all_failures():
         code = code_of(InterlockError(row, "m"))
         assert code.startswith(PREFIXES) or code in ALONE
@@ -199,7 +199,7 @@ def sentences(path: Path) -> Iterator[tuple[int, str]]:
                     yield inner.lineno, inner.value
 
 
-def test_no_sentence_in_any_room_of_aql_looks_like_a_stack_trace() -> None:
+def test_no_message_source_looks_like_stack_trace() -> None:
     source = Path(aql_errors.__file__).parents[2]
     files = sorted((source / "aql").rglob("*.py"))
     found = [(path, line, text) for path in files for line, text in sentences(path)]

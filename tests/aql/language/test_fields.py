@@ -47,7 +47,7 @@ def test_paths_keep_the_structure() -> None:
 
 
 @pytest.mark.spec("AQ-FS-4.3-1", "AQ-FS-2-1")
-def test_each_item_is_selected_from_and_what_it_lacks_is_left_out() -> None:
+def test_selects_from_each_item_and_omits_missing_fields() -> None:
     items = [{"number": 1, "title": "a", "x": 1}, {"number": 2, "y": [1]}]
     chosen = [{"number": 1, "title": "a"}, {"number": 2}]
     assert select_fields(items, ["number", "title"]) == chosen
@@ -58,7 +58,7 @@ def test_each_item_is_selected_from_and_what_it_lacks_is_left_out() -> None:
 
 
 @pytest.mark.spec("AQ-FS-2.1-1")
-def test_a_preset_by_either_name() -> None:
+def test_selects_preset_by_either_parameter() -> None:
     minimal = select_fields(ISSUE, "minimal")
     assert minimal == {"number": 7, "title": "It breaks", "state": "open"}
     assert select_fields(ISSUE, preset="minimal") == minimal
@@ -68,7 +68,7 @@ def test_a_preset_by_either_name() -> None:
     assert select_fields(ISSUE, "full") is ISSUE
 
 
-def test_what_is_nested_and_small_stays_and_nothing_is_emptied() -> None:
+def test_keeps_small_nested_values() -> None:
     small = {"id": 1, "metadata": {"b": {"c": 2, "d": 3}}, "none": {}}
     assert select_fields(small, "standard") == small
     large = {"id": 1, "metadata": {"b": {"c": "x" * 400}}}
@@ -76,7 +76,7 @@ def test_what_is_nested_and_small_stays_and_nothing_is_emptied() -> None:
 
 
 @pytest.mark.spec("AQ-FS-2.2-1")
-def test_paths_beside_a_preset_are_added_to_it() -> None:
+def test_adds_paths_to_preset() -> None:
     chosen = select_fields(ISSUE, ["created_at"], "minimal")
     assert set(chosen) == {"number", "title", "state", "created_at"}
     assert list(chosen) == [name for name in ISSUE if name in chosen]
@@ -84,12 +84,12 @@ def test_paths_beside_a_preset_are_added_to_it() -> None:
 
 @pytest.mark.spec("AQ-FS-2-1")
 @given(values)
-def test_without_being_asked_nothing_is_left_out_of_a_foreign_answer(value: Any) -> None:
+def test_keeps_everything_of_server_result_by_default(value: Any) -> None:
     assert select_fields(value) is value
 
 
 @pytest.mark.spec("AQ-FS-3.2-1")
-def test_what_is_left_out_unless_something_is_asked() -> None:
+def test_default_selection_by_kind() -> None:
     assert parse_selection(None, None, "item").everything
     assert parse_selection(None, None, "collection").preset == "standard"
     assert parse_selection(None, None, "search").preset == "minimal"
@@ -98,7 +98,7 @@ def test_what_is_left_out_unless_something_is_asked() -> None:
 
 
 @pytest.mark.spec("AQ-FS-3.2-1")
-def test_presets_of_a_resource_of_our_own() -> None:
+def test_selects_presets_of_builtin_resource() -> None:
     presets = {"minimal": ("id", "title"), "tags_only": ("tags",)}
     note = {"id": "n", "title": "t", "body": "b", "tags": []}
     assert select_fields(note, "minimal", presets=presets) == {"id": "n", "title": "t"}
@@ -113,7 +113,7 @@ def test_presets_of_a_resource_of_our_own() -> None:
 
 
 @pytest.mark.spec("AQ-FS-4.3-1")
-def test_fields_of_a_typed_resource_are_checked() -> None:
+def test_checks_fields_of_typed_resource() -> None:
     error = refused(["titel"], known_fields={"id", "title"})
     assert error.code == "VALIDATION_UNKNOWN_FIELD"
     assert error.data == {
@@ -124,7 +124,7 @@ def test_fields_of_a_typed_resource_are_checked() -> None:
     }
 
 
-def test_computed_fields_are_asked_for_by_name() -> None:
+def test_selects_computed_fields_by_name() -> None:
     known = {"id"}
     chosen = parse_selection(
         ["id", "_computed.age_seconds"], known_fields=known, computed={"age_seconds"}
@@ -139,17 +139,17 @@ def test_computed_fields_are_asked_for_by_name() -> None:
     "wrong",
     [7, True, {}, [1], [["a"]], [""], ["."], ["a..b"], [".a"], ["a."], ["x" * 301], ["a"] * 201],
 )
-def test_what_cannot_be_asked(wrong: Any) -> None:
+def test_rejects_invalid_fields(wrong: Any) -> None:
     assert refused(wrong).code.startswith("VALIDATION_")
 
 
 @pytest.mark.parametrize("wrong", [7, [], "tiny", "", None.__class__])
-def test_presets_that_there_are_not(wrong: Any) -> None:
+def test_rejects_unknown_presets(wrong: Any) -> None:
     assert refused(None, wrong).code.startswith("VALIDATION_")
 
 
 @pytest.mark.spec("AQ-FS-1.3-1")
-def test_ten_issues_cost_much_less() -> None:
+def test_presets_shorten_ten_issues() -> None:
     items = [{**ISSUE, "number": number} for number in range(10)]
     full = len(json.dumps(items))
     assert len(json.dumps(select_fields(items, "minimal"))) <= 0.4 * full
@@ -169,7 +169,7 @@ def paths_in(value: Any, before: str = "") -> set[str]:
 
 
 @given(objects, st.lists(text.filter(bool), max_size=4))
-def test_nothing_is_made_up(value: dict[str, Any], wanted: list[str]) -> None:
+def test_returns_only_fields_of_value(value: dict[str, Any], wanted: list[str]) -> None:
     wanted = [one for one in wanted if all(one.split(".")) and len(one) < 300]
     chosen = select_fields(value, wanted)
     assert paths_in(chosen) <= paths_in(value)
@@ -178,5 +178,5 @@ def test_nothing_is_made_up(value: dict[str, Any], wanted: list[str]) -> None:
 
 
 @given(values, st.sampled_from(["minimal", "standard", "full"]))
-def test_a_preset_takes_any_value(value: Any, preset: str) -> None:
+def test_presets_take_any_value(value: Any, preset: str) -> None:
     assert paths_in(select_fields(value, preset)) <= paths_in(value)

@@ -56,7 +56,7 @@ def refused(raw: bytes, held: AqlLimits = DEFAULTS) -> dict[str, Any]:
         (b'{"a":[{}],"b":{}}', 3), (b'{"\\"[":["]\\\\"]}', 2), (b"[[],[[]],[]]", 3),
     ],
 )  # fmt: skip
-def test_depth_is_counted_from_the_root(raw: bytes, depth: int) -> None:
+def test_counts_depth_from_root(raw: bytes, depth: int) -> None:
     assert depth_of(raw) == depth
 
 
@@ -69,7 +69,7 @@ def measured(value: Any) -> int:
 
 
 @given(values)
-def test_depth_is_that_of_the_value(value: Any) -> None:
+def test_depth_equals_depth_of_value(value: Any) -> None:
     assert depth_of(as_json(value)) == measured(value)
     assert depth_of(json.dumps(value, ensure_ascii=False, indent=1).encode()) == measured(value)
 
@@ -126,7 +126,7 @@ def test_depth_is_that_of_the_value(value: Any) -> None:
     ],
     ids=["depth", "elements", "request", "string"],
 )
-def test_each_limit_met_and_exceeded_by_one(
+def test_accepts_each_limit_and_rejects_one_more(
     at: bytes, over: bytes, held: AqlLimits, expected: dict[str, Any]
 ) -> None:
     check_request(at, held)
@@ -134,7 +134,7 @@ def test_each_limit_met_and_exceeded_by_one(
 
 
 @pytest.mark.spec("AQ-4.7.5-1", "AQ-ERR-4.7-1")
-def test_a_response_over_the_limit() -> None:
+def test_rejects_large_response() -> None:
     check_response(10 * MEBIBYTE, DEFAULTS)
     with pytest.raises(AqlError) as caught:
         check_response(10 * MEBIBYTE + 1, DEFAULTS)
@@ -159,7 +159,7 @@ def test_a_response_over_the_limit() -> None:
         ("depth", 8, 64),
     ],
 )
-def test_limits_outside_of_their_range_are_refused(name: str, least: int, most: int) -> None:
+def test_rejects_limits_out_of_range(name: str, least: int, most: int) -> None:
     for value in (least, most):
         assert getattr(configured(name, value), name) == value
     for value in (least - 1, most + 1):
@@ -167,19 +167,19 @@ def test_limits_outside_of_their_range_are_refused(name: str, least: int, most: 
             configured(name, value)
 
 
-def test_bytes_are_counted_not_characters() -> None:
+def test_counts_bytes_not_characters() -> None:
     check_request(json.dumps("é" * (MEBIBYTE // 2), ensure_ascii=False).encode(), LARGE)
     over = json.dumps(["é" * (MEBIBYTE // 2) + "a"], ensure_ascii=False).encode()
     assert refused(over, LARGE)["limit_type"] == "string_length"
 
 
-def test_a_wide_array_deep_inside_is_found_and_named() -> None:
+def test_names_large_array_inside_request() -> None:
     details = refused(as_json({"params": {"rows": [{"cells": [1] * 10_001}]}}))
     assert details["limit_type"] == "array_elements"
     assert details["param_name"] == "params.rows.0.cells"
 
 
-def test_many_commas_that_belong_to_no_one_array_are_lawful() -> None:
+def test_allows_many_commas_outside_of_one_array() -> None:
     check_request(as_json([[0] * 1_000 for _ in range(11)]), DEFAULTS)
     check_request(as_json({"text": "," * 20_000}), DEFAULTS)
 
@@ -189,18 +189,18 @@ def test_many_commas_that_belong_to_no_one_array_are_lawful() -> None:
     [nested(32_768), b'{"a":' * 10_000 + b"1" + b"}" * 10_000],
     ids=["arrays", "objects"],
 )
-def test_much_deeper_than_anybody_counts(raw: bytes) -> None:
+def test_rejects_very_deep_nesting(raw: bytes) -> None:
     details = refused(raw)
     assert details["limit_type"] == "nesting_depth"
     assert details["actual_value"] > 32
 
 
-def test_what_is_never_closed_is_left_to_whoever_reads_it() -> None:
+def test_leaves_unclosed_json_to_parser() -> None:
     check_request(b"[" * 65_536, DEFAULTS)
 
 
 @pytest.mark.spec("AQ-4.7.5-5")
-def test_the_limits_as_they_are_published() -> None:
+def test_describes_limits() -> None:
     assert limits.describe_limits(DEFAULTS) == {
         "max_request_size": 1_048_576,
         "max_response_size": 10_485_760,
@@ -211,7 +211,7 @@ def test_the_limits_as_they_are_published() -> None:
 
 
 @pytest.mark.spec("AQ-4.7.3-1", "AQ-4.7.3-2")
-def test_integers_that_are_rounded_by_some() -> None:
+def test_finds_unsafe_integers() -> None:
     most = 2**53 - 1
     for safe in (most, -most, 0, True, 1e300, str(most * 10), [most], {"a": {"b": [1.5]}}):
         assert not has_unsafe_integers(safe)
@@ -225,13 +225,13 @@ def test_integers_that_are_rounded_by_some() -> None:
 
 
 @given(st.integers() | st.integers(-(2**70), 2**70))
-def test_whatever_is_unsafe_is_pointed_out(number: int) -> None:
+def test_marks_requests_with_unsafe_integers(number: int) -> None:
     if not -limits.MAX_SAFE_INTEGER <= number <= limits.MAX_SAFE_INTEGER:
         assert check_request(as_json({"a": [number]}), DEFAULTS)
 
 
 @given(st.binary(max_size=300))
-def test_any_bytes_are_taken_or_refused(data: bytes) -> None:
+def test_accepts_or_rejects_any_bytes(data: bytes) -> None:
     try:
         check_request(data, DEFAULTS)
         code = "VALIDATION_"
@@ -241,7 +241,7 @@ def test_any_bytes_are_taken_or_refused(data: bytes) -> None:
 
 
 @given(values)
-def test_what_is_within_the_limits_is_never_refused(value: Any) -> None:
+def test_accepts_every_request_within_limits(value: Any) -> None:
     if "\\u0000" in json.dumps(value):
         return
     check_request(as_json(value), DEFAULTS)

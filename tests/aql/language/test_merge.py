@@ -22,7 +22,7 @@ STATE = {
 
 
 @pytest.mark.spec("AQ-4.5.1-1")
-def test_objects_are_merged_and_everything_else_replaces() -> None:
+def test_merges_objects_and_replaces_other_values() -> None:
     change = {"title": "New", "metadata": {"priority": "high", "tags": ["published", "reviewed"]}}
     assert read_modify_write.merge(STATE, change) == {
         "title": "New",
@@ -35,7 +35,7 @@ def test_objects_are_merged_and_everything_else_replaces() -> None:
 
 
 @pytest.mark.spec("AQ-4.5.1-1", "AQ-4.5.2-1", "AQ-4.7.6-1")
-def test_null_takes_a_field_away_and_nothing_beside_it() -> None:
+def test_null_removes_only_its_field() -> None:
     merged = read_modify_write.merge(STATE, {"metadata": {"author": None, "nobody": None}})
     assert merged == {"title": "Old", "metadata": {"priority": "low", "tags": ["draft"]}}
     assert read_modify_write.merge({"a": 1}, {"a": {"b": None, "c": 1}}) == {"a": {"c": 1}}
@@ -48,7 +48,7 @@ def nulls(value: Any) -> bool:
 
 
 @given(objects, objects)
-def test_a_change_is_there_afterwards_and_nothing_else_has_changed(
+def test_merge_applies_change_and_keeps_other_fields(
     state: dict[str, Any], change: dict[str, Any]
 ) -> None:
     before, asked = copy.deepcopy(state), copy.deepcopy(change)
@@ -66,7 +66,7 @@ def test_a_change_is_there_afterwards_and_nothing_else_has_changed(
 
 
 @given(objects)
-def test_into_nothing_it_is_what_it_does_not_take_away(change: dict[str, Any]) -> None:
+def test_merge_into_empty_object_is_change_without_nulls(change: dict[str, Any]) -> None:
     merged = read_modify_write.merge({}, change)
     assert not nulls(merged)
     if not nulls(change):
@@ -74,7 +74,7 @@ def test_into_nothing_it_is_what_it_does_not_take_away(change: dict[str, Any]) -
 
 
 @given(values)
-def test_a_tag_goes_by_content_alone(value: Any) -> None:
+def test_etag_depends_on_content_only(value: Any) -> None:
     tag = read_modify_write.etag(value)
     assert len(tag) == 16
     if isinstance(value, dict):
@@ -108,7 +108,7 @@ def test_a_tag_goes_by_content_alone(value: Any) -> None:
         ("", False, False),
     ],
 )
-def test_dates_and_times(text: str, date: bool, time: bool) -> None:
+def test_checks_dates_and_times(text: str, date: bool, time: bool) -> None:
     for format, lawful in (("date", date), ("date-time", time)):
         if lawful:
             collections.check("due", format, text)
@@ -128,7 +128,7 @@ def test_dates_and_times(text: str, date: bool, time: bool) -> None:
         ("aG k=", False), ("a-_k", False), ("é", False), ("aGk=\n", False),
     ],
 )  # fmt: skip
-def test_base64(text: str, lawful: bool) -> None:
+def test_checks_base64(text: str, lawful: bool) -> None:
     if lawful:
         collections.check("file", "base64", text)
         return
@@ -138,7 +138,7 @@ def test_base64(text: str, lawful: bool) -> None:
 
 
 @given(st.binary(max_size=40))
-def test_bytes_as_base64_are_lawful(data: bytes) -> None:
+def test_accepts_encoded_bytes_as_base64(data: bytes) -> None:
     import base64
 
     collections.check("file", "base64", base64.b64encode(data).decode())
@@ -152,12 +152,12 @@ def test_bytes_as_base64_are_lawful(data: bytes) -> None:
         ({"format": "email"}, ""), ({"format": 7}, ""), ({}, ""), (True, ""), (None, ""),
     ],
 )  # fmt: skip
-def test_which_formats_are_looked_at(schema: Any, format: str) -> None:
+def test_reads_formats_of_schema(schema: Any, format: str) -> None:
     assert collections.format_of(schema) == format
 
 
 @given(values)
-def test_what_is_no_text_is_left_to_the_schema(value: Any) -> None:
+def test_format_check_ignores_non_text(value: Any) -> None:
     if not isinstance(value, str):
         collections.check("x", "date-time", value)
 
@@ -173,5 +173,5 @@ def test_what_is_no_text_is_left_to_the_schema(value: Any) -> None:
         ("failed", 1, 2, None), ("cancelled", 0, 0, None), ("", 0, 0, None),
     ],
 )  # fmt: skip
-def test_progress(status: str, done: float, total: float, found: float | None) -> None:
+def test_computes_progress_percent(status: str, done: float, total: float, found: float | None) -> None:
     assert percent(status, done, total) == found

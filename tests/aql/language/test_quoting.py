@@ -41,12 +41,12 @@ HOSTILE = st.text(
         ("é", "é"),
     ],
 )
-def test_a_name_stands_as_it_is(name: str, quoted: str) -> None:
+def test_quotes_names(name: str, quoted: str) -> None:
     assert quotable(name) == quoted
 
 
 @given(st.one_of(text, st.text(), HOSTILE))
-def test_a_name_can_be_read_back(name: str) -> None:
+def test_quoted_name_can_be_read_back(name: str) -> None:
     quoted = quotable(name)
     assert is_safe_message(f"Unknown operation '{quoted}' in it.")
     assert "'" not in quoted
@@ -56,7 +56,7 @@ def test_a_name_can_be_read_back(name: str) -> None:
 
 
 @given(st.one_of(HOSTILE, st.integers(), st.none(), st.booleans(), st.lists(HOSTILE, max_size=3)))
-def test_a_value_is_json(one: Any) -> None:
+def test_quotes_value_as_json(one: Any) -> None:
     written = quote_value(one, 1_000)
     assert is_safe_message(f"It must be one of: {written}, or another.")
     assert written.isprintable()
@@ -64,7 +64,7 @@ def test_a_value_is_json(one: Any) -> None:
     assert json.loads(plain_value(one, 1_000)) == one
 
 
-def test_values_that_are_cut_stay_different() -> None:
+def test_shortened_values_stay_different() -> None:
     one, other = ("x" * 500 + end for end in "ab")
     assert plain_value(one) != plain_value(other)
     assert "(501 characters, #" in plain_value(one)

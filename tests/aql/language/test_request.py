@@ -62,7 +62,7 @@ def refused(value: Any, *, raw: bytes | None = None) -> AqlError:
     ],
     ids=["elements", "depth", "request"],
 )
-def test_limits_hold_for_every_request_that_is_read(value: Any, limit: str) -> None:
+def test_limits_hold_for_every_request(value: Any, limit: str) -> None:
     error = refused({"operation": "list_users", "params": {"a": value}})
     assert error.code == "VALIDATION_PAYLOAD_TOO_LARGE"
     assert error.data["limit_type"] == limit  # type: ignore[index]
@@ -88,14 +88,14 @@ def test_limits_hold_for_every_request_that_is_read(value: Any, limit: str) -> N
         ),
     ],
 )
-def test_the_lawful_shapes(sent: dict[str, Any], operation: str, params: dict[str, Any]) -> None:
+def test_reads_valid_requests(sent: dict[str, Any], operation: str, params: dict[str, Any]) -> None:
     found = single(sent)
     assert (found.operation, plain(found.params)) == (operation, params)
     assert fits(OPERATION_INPUT, {**sent, "params": sent.get("params") or {}})
 
 
 @pytest.mark.spec("AQ-4.2-1")
-def test_params_win_over_the_top_level_and_a_different_twin_is_named() -> None:
+def test_params_override_top_level_and_conflicts_are_listed() -> None:
     found = single({"operation": "get_user", "user_id": "a", "page": 1, "params": {"user_id": "b"}})
     assert plain(found.params) == {"user_id": "b", "page": 1}
     assert plain(found.top) == {"user_id": "a", "page": 1}
@@ -103,7 +103,7 @@ def test_params_win_over_the_top_level_and_a_different_twin_is_named() -> None:
     assert found.raw_params is None
 
 
-def test_the_same_value_twice_is_no_contradiction() -> None:
+def test_equal_values_are_no_conflict() -> None:
     raw = b'{"operation":"a","x":{"b": 1,"c":2},"params":{"x":{"c":2,"b":1.0}}}'
     found = read_request(raw, LIMITS)
     assert isinstance(found, SingleRequest)
@@ -111,7 +111,7 @@ def test_the_same_value_twice_is_no_contradiction() -> None:
 
 
 @given(PARAMS)
-def test_what_is_sent_in_params_comes_back_byte_for_byte(params: dict[str, Any]) -> None:
+def test_keeps_bytes_of_params(params: dict[str, Any]) -> None:
     inner = as_json(params)
     found = read_request(b'{"operation":"x","params":' + inner + b"}", LIMITS)
     assert isinstance(found, SingleRequest)
@@ -121,7 +121,7 @@ def test_what_is_sent_in_params_comes_back_byte_for_byte(params: dict[str, Any])
 
 
 @given(PARAMS, PARAMS)
-def test_both_levels_together_hold_what_each_of_them_does(
+def test_merges_top_level_and_params(
     top: dict[str, Any], inside: dict[str, Any]
 ) -> None:
     found = single({**top, "operation": "x", "params": inside})
@@ -131,7 +131,7 @@ def test_both_levels_together_hold_what_each_of_them_does(
     assert plain(again.params) == plain(found.params)
 
 
-def test_what_begins_with_an_underscore_is_no_parameter_at_either_level() -> None:
+def test_separates_underscore_members_at_both_levels() -> None:
     found = single(
         {
             "operation": "a",
@@ -149,21 +149,21 @@ def test_what_begins_with_an_underscore_is_no_parameter_at_either_level() -> Non
     assert found.raw_params is None
 
 
-def test_an_underscore_inside_a_value_changes_nothing() -> None:
+def test_keeps_underscore_names_inside_values() -> None:
     found = single({"operation": "a", "params": {"x": "_y", "z": {"_k": 1}}})
     assert plain(found.params) == {"x": "_y", "z": {"_k": 1}}
     assert found.raw_params is not None
     assert found.meta == {}
 
 
-def test_of_two_members_with_one_name_the_last_counts() -> None:
+def test_last_of_duplicate_members_counts() -> None:
     found = read_request(b'{"operation":"a","operation":"b","params":{"x":1,"x":2}}', LIMITS)
     assert isinstance(found, SingleRequest)
     assert (found.operation, plain(found.params)) == ("b", {"x": 2})
 
 
 @pytest.mark.spec("AQ-4.1-1", "AQ-5.3-1", "AQ-OPS-2.2-1")
-def test_a_request_without_an_operation() -> None:
+def test_rejects_request_without_operation() -> None:
     for sent in (
         {}, {"x": 1}, {"params": {"x": 1}}, {"operation": ""}, {"operation": "", "params": {}},
     ):  # fmt: skip
@@ -190,7 +190,7 @@ def test_a_request_without_an_operation() -> None:
         (None, "arguments", "object", "null"),
     ],
 )
-def test_wrong_types(sent: Any, param: str, expected: str, actual: str) -> None:
+def test_rejects_wrong_types(sent: Any, param: str, expected: str, actual: str) -> None:
     error = refused(sent)
     assert error.code == "VALIDATION_INVALID_TYPE"
     assert error.data == {
@@ -200,7 +200,7 @@ def test_wrong_types(sent: Any, param: str, expected: str, actual: str) -> None:
     }
 
 
-def test_a_name_that_is_too_long_for_any_operation() -> None:
+def test_rejects_too_long_operation_name() -> None:
     error = refused({"operation": "a" * 65_536})
     assert error.code == "NOT_FOUND_OPERATION"
     assert len(error.message) < 300
@@ -230,7 +230,7 @@ def test_a_name_that_is_too_long_for_any_operation() -> None:
         "continuation",
     ],
 )
-def test_bytes_that_are_not_utf8(bad: bytes) -> None:
+def test_rejects_invalid_utf8(bad: bytes) -> None:
     before = b'{"operation":"a","params":{"x":"'
     error = refused(None, raw=before + bad + b'"}}')
     assert error.code == "VALIDATION_INVALID_ENCODING"
@@ -255,7 +255,7 @@ def test_bytes_that_are_not_utf8(bad: bytes) -> None:
         ("\\u00e9", True),
     ],
 )
-def test_escapes_that_are_no_characters(text: str, lawful: bool) -> None:
+def test_rejects_invalid_unicode_escapes(text: str, lawful: bool) -> None:
     raw = b'{"operation":"a","params":{"x":{"name":["' + text.encode() + b'"]}}}'
     if lawful:
         assert isinstance(read_request(raw, LIMITS), SingleRequest)
@@ -274,7 +274,7 @@ def test_rejects_invalid_text_in_the_name_of_a_member(text: bytes) -> None:
 
 
 @pytest.mark.spec("AQ-4.7.3-1", "AQ-4.7.3-2")
-def test_numbers_that_are_too_long_are_pointed_out_and_never_changed() -> None:
+def test_marks_and_keeps_long_numbers() -> None:
     largest = b'{"operation":"a","params":{"x":9007199254740991}}'
     for raw, looked in (
         (largest, True),
@@ -292,14 +292,14 @@ def test_numbers_that_are_too_long_are_pointed_out_and_never_changed() -> None:
     ("operations", "reason"),
     [([], "empty"), ("x", "not_an_array"), ({}, "not_an_array"), ([{}] * 51, "too_many")],
 )
-def test_batches_that_are_none(operations: Any, reason: str) -> None:
+def test_rejects_invalid_batches(operations: Any, reason: str) -> None:
     error = refused({"operations": operations})
     assert error.code == "BATCH_VALIDATION_ERROR"
     assert error.data is not None
     assert error.data["reason"] == reason
 
 
-def test_a_batch_keeps_its_items_as_they_were_sent() -> None:
+def test_batch_keeps_bytes_of_items() -> None:
     raw = b'{"operations":[{"operation":"a"}, {"operation":"b","params":{"x": 1}},7],"_meta":{}}'
     found = read_request(raw, LIMITS)
     assert isinstance(found, BatchRequest)
@@ -314,7 +314,7 @@ def test_a_batch_keeps_its_items_as_they_were_sent() -> None:
     assert caught.value.code == "VALIDATION_INVALID_TYPE"
 
 
-def test_a_batch_stands_alone_and_holds_no_batch() -> None:
+def test_rejects_batch_with_operation_and_nested_batch() -> None:
     error = refused({"operations": [{"operation": "a"}], "operation": "b"})
     assert error.code == "BATCH_VALIDATION_ERROR"
     assert "'operation'" in error.message
@@ -324,7 +324,7 @@ def test_a_batch_stands_alone_and_holds_no_batch() -> None:
 
 
 @given(st.binary(max_size=200) | objects.map(as_json))
-def test_any_bytes_are_read_or_refused(data: bytes) -> None:
+def test_reads_or_rejects_any_bytes(data: bytes) -> None:
     found: SingleRequest | BatchRequest | AqlError
     try:
         found = read_request(data, LIMITS)
@@ -347,7 +347,7 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
         (b"nul", "unreadable"), (b"[", "unreadable"), (b"\xff", "unreadable"),
     ],
 )  # fmt: skip
-def test_what_a_raw_value_is(raw: bytes, kind: str) -> None:
+def test_names_kind_of_raw_value(raw: bytes, kind: str) -> None:
     assert kind_of(raw) == kind
 
 
@@ -355,7 +355,7 @@ CALL = b'{"jsonrpc":"2.0","id":"7","method":"tools/call","params":{"arguments":{
 
 
 @pytest.mark.spec("AQ-4.7.1-1")
-def test_the_id_of_a_call_that_is_no_text_is_found_and_where_it_breaks() -> None:
+def test_finds_id_and_position_in_unreadable_call() -> None:
     begins = CALL.index(b"%b")
     assert find_unreadable_call(CALL % b"a\xc0\x80") == (b'"7"', begins + 1)
     assert find_unreadable_call(CALL % b"\\ud800") == (b'"7"', begins)
@@ -363,7 +363,7 @@ def test_the_id_of_a_call_that_is_no_text_is_found_and_where_it_breaks() -> None
     assert find_unreadable_call(CALL % b"\xff \\ud800") == (b'"7"', begins)
 
 
-def test_nothing_is_found_where_nothing_is_broken_or_nobody_could_be_answered() -> None:
+def test_ignores_readable_calls_and_messages_without_id() -> None:
     assert find_unreadable_call(CALL % "é\\ud83d\\ude00".encode()) is None
     assert find_unreadable_call(b"\xff") is None
     assert find_unreadable_call((CALL % b"\xff").replace(b"tools/call", b"tools/list")) is None
@@ -371,6 +371,6 @@ def test_nothing_is_found_where_nothing_is_broken_or_nobody_could_be_answered() 
 
 
 @given(st.binary(max_size=100))
-def test_unreadable_takes_any_bytes(data: bytes) -> None:
+def test_unreadable_call_search_takes_any_bytes(data: bytes) -> None:
     find_unreadable_call(data)
     find_unreadable_call(CALL % data)

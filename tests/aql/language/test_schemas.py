@@ -43,7 +43,7 @@ def operations() -> list[dict[str, Any]]:
 
 
 @pytest.mark.spec("AQ-D-1")
-def test_introspection_is_as_its_schema_says() -> None:
+def test_introspection_matches_schema() -> None:
     listed, types = ASKING("operations"), ASKING("types")
     answers = [listed, types, ASKING("operations", name="nobody"), ASKING("types", name="Nobody")]
     answers += [ASKING("operations", name=one["name"]) for one in listed["operations"]]
@@ -57,7 +57,7 @@ def test_introspection_is_as_its_schema_says() -> None:
 
 
 @pytest.mark.spec("AQ-D-1", "AQ-SCH-1-1")
-def test_every_example_is_a_request() -> None:
+def test_every_example_matches_request_schema() -> None:
     for one in operations():
         details = ASKING("operations", name=one["name"])["operation"]
         for example in details.get("examples", ()):
@@ -68,7 +68,7 @@ def test_every_example_is_a_request() -> None:
 
 
 @pytest.mark.spec("AQ-SCH-2-1", "AQ-D-1")
-def test_danger_is_as_its_schema_says() -> None:
+def test_danger_matches_schema() -> None:
     for one in operations():
         details = ASKING("operations", name=one["name"], include=["danger"])["operation"]
         assert fits(DANGER_LEVEL, details["danger"])

@@ -41,7 +41,7 @@ STEPS = st.one_of(
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(STEPS, max_size=25))
-def test_whatever_an_agent_does(steps: list[tuple[str, Any]]) -> None:
+def test_calls_need_reports_in_any_step_order(steps: list[tuple[str, Any]]) -> None:
     async def play(folder: Path) -> None:
         node = Guarded(folder, max_steps=1_000)
         await node.begin()

@@ -28,7 +28,7 @@ ALLOW = make_decision(PolicyAction.ALLOW, "default:allow")
 
 
 @pytest.mark.spec("AQ-8.6.4-1", "AQ-8.8.3-2", "AQ-8.6-2", "AQ-8.8.1-1", "AQ-8.7.3-4", "AQ-8.8.3-1")
-async def test_a_denied_step_blocks_the_one_behind_it(tmp_path: Path) -> None:
+async def test_denied_step_blocks_its_agent_until_approval(tmp_path: Path) -> None:
     node = Guarded(tmp_path)
     await node.begin()
     await node.begin("deputy", "robot")
@@ -69,7 +69,7 @@ async def test_a_denied_step_blocks_the_one_behind_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("AQ-8.8.3-1", "AQ-8.7.3-4")
-async def test_a_block_outlives_the_process(tmp_path: Path) -> None:
+async def test_block_survives_restart(tmp_path: Path) -> None:
     node = Guarded(tmp_path)
     await node.begin()
     id = verification(await node.report("drop_table users"))
@@ -99,7 +99,7 @@ async def test_a_block_outlives_the_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("AQ-8.8.3-1", "AQ-8.6.4-1")
-async def test_an_operator_can_override(tmp_path: Path) -> None:
+async def test_operator_renews_challenge_and_lifts_block(tmp_path: Path) -> None:
     node = Guarded(tmp_path)
     await node.begin()
     await node.report("drop_table users")
@@ -116,7 +116,7 @@ async def test_an_operator_can_override(tmp_path: Path) -> None:
     node.close()
 
 
-async def test_what_is_really_called_is_judged_again(tmp_path: Path) -> None:
+async def test_checks_next_operation_in_addition_to_description(tmp_path: Path) -> None:
     node = Guarded(tmp_path)
     await node.begin()
     # A kind name for something that is denied.
@@ -128,7 +128,7 @@ async def test_what_is_really_called_is_judged_again(tmp_path: Path) -> None:
     node.close()
 
 
-async def test_a_call_that_was_reported_harmlessly_stops_where_it_is_denied(tmp_path: Path) -> None:
+async def test_blocks_denied_call_despite_harmless_report(tmp_path: Path) -> None:
     node = Guarded(tmp_path, deny=["drop_table"])
     await node.begin()
     going = await node.report("remove the old table of the archive")
@@ -143,7 +143,7 @@ async def test_a_call_that_was_reported_harmlessly_stops_where_it_is_denied(tmp_
     node.close()
 
 
-async def test_a_process_that_shares_the_file_heeds_what_the_other_wrote(
+async def test_processes_with_shared_file_sync_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     may_read, really_read = threading.Event(), blocks_module._read
@@ -179,7 +179,7 @@ async def test_a_process_that_shares_the_file_heeds_what_the_other_wrote(
     two.close()
 
 
-async def test_a_file_that_cannot_be_written_blocks_all_the_same(tmp_path: Path) -> None:
+async def test_blocks_although_file_is_not_writable(tmp_path: Path) -> None:
     class Broken:
         def __init__(self, keeper: Any) -> None:
             self.load, self.delete, self.close = keeper.load, keeper.delete, keeper.close
@@ -230,7 +230,7 @@ def deleted(path: Path) -> None:
 
 
 @pytest.mark.parametrize("lose", [gone, another, emptied, deleted])
-async def test_who_takes_the_file_away_frees_nobody(
+async def test_removing_file_lifts_no_block(
     tmp_path: Path, lose: Callable[[Path], None]
 ) -> None:
     node = Guarded(tmp_path)
@@ -252,7 +252,7 @@ async def test_who_takes_the_file_away_frees_nobody(
     again.close()
 
 
-async def test_a_file_that_is_in_use_elsewhere_stops_nobody(
+async def test_file_locked_elsewhere_does_not_delay_calls(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Who waits for the file would be noticed.
@@ -273,7 +273,7 @@ async def test_a_file_that_is_in_use_elsewhere_stops_nobody(
     node.close()
 
 
-async def test_a_look_that_began_before_brings_no_block_back(tmp_path: Path) -> None:
+async def test_stale_sync_does_not_restore_lifted_block(tmp_path: Path) -> None:
     node = Guarded(tmp_path)
     await node.begin()
     await node.report("drop_table users")
@@ -299,7 +299,7 @@ def other(verb: str, upstream: str = "s") -> Call:
 
 
 @pytest.mark.spec("AQ-8.6.3-1")
-async def test_requests_that_call_no_tool(tmp_path: Path) -> None:
+async def test_checks_requests_without_tools(tmp_path: Path) -> None:
     node = Guarded(tmp_path)
     watch = node.loop.watch
     node.loop.runs.start(Caller("ada", kind="token"), "agent", None, "")

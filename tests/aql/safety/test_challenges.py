@@ -44,7 +44,7 @@ async def paused(node: Guarded, hint: str = RISKY, **more: Any) -> str:
 
 
 @pytest.mark.spec("AQ-8.8-1", "AQ-8.8.2-2", "AQ-8.8.2-3", "AQ-8.7.1-2", "AQ-8.8.1-1", "AQ-8.7.3-3")
-async def test_a_human_s_code_lets_a_step_pass(tmp_path: Path) -> None:
+async def test_code_lets_step_pass(tmp_path: Path) -> None:
     node = Guarded(tmp_path)
     await node.begin()
     id = await paused(node)
@@ -85,7 +85,7 @@ async def test_danger_zone_stops_an_agent_until_its_code_is_entered(tmp_path: Pa
 
 
 @pytest.mark.spec("AQ-8.8.2-3", "AQ-8.8.2-5")
-async def test_a_wrong_code_ends_the_challenge_and_makes_another(tmp_path: Path) -> None:
+async def test_wrong_code_ends_challenge_and_creates_another(tmp_path: Path) -> None:
     node = Guarded(tmp_path)
     await node.begin()
     id = await paused(node)
@@ -125,7 +125,7 @@ async def test_a_code_is_valid_for_its_own_challenge_only(tmp_path: Path) -> Non
 
 
 @pytest.mark.spec("AQ-8.8.2-4", "AQ-8.8.3-3", "AQ-8.8-1", "AQ-8.7.3-3")
-async def test_a_challenge_ends_by_either_clock(tmp_path: Path) -> None:
+async def test_challenge_expires_on_either_clock(tmp_path: Path) -> None:
     node = Guarded(tmp_path)
     await node.begin()
     id = await paused(node)
@@ -148,7 +148,7 @@ async def test_a_challenge_ends_by_either_clock(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("AQ-8.8.2-4")
-async def test_the_right_code_too_late_is_a_failure(tmp_path: Path) -> None:
+async def test_rejects_right_code_after_expiry(tmp_path: Path) -> None:
     # The approval holds for longer here: what ends is the challenge.
     node = Guarded(tmp_path, challenge=60.0)
     await node.begin()
@@ -162,7 +162,7 @@ async def test_the_right_code_too_late_is_a_failure(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("AQ-8.8.3-3")
-async def test_a_pause_ends_with_the_process(tmp_path: Path) -> None:
+async def test_restart_ends_pause(tmp_path: Path) -> None:
     node = Guarded(tmp_path)
     await node.begin()
     await paused(node)
@@ -174,7 +174,7 @@ async def test_a_pause_ends_with_the_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("AQ-8.8.5-1", "AQ-8.8.2-5")
-async def test_eleven_wrong_codes_in_a_minute(tmp_path: Path) -> None:
+async def test_limits_wrong_codes_per_minute(tmp_path: Path) -> None:
     node = Guarded(tmp_path)
     await node.begin()
     id = verification(await node.report("drop_table users"))
@@ -212,7 +212,7 @@ async def test_eleven_wrong_codes_in_a_minute(tmp_path: Path) -> None:
     again.close()
 
 
-async def test_each_lockout_is_twice_as_long(tmp_path: Path) -> None:
+async def test_doubles_each_lockout(tmp_path: Path) -> None:
     node = Guarded(tmp_path, attempts=2)
     tries, who = node.loop.challenges.attempt_limiter, ("ada", "token", "")
     waits = []
@@ -225,7 +225,7 @@ async def test_each_lockout_is_twice_as_long(tmp_path: Path) -> None:
     node.close()
 
 
-async def test_another_s_challenge_is_as_unknown_as_none(tmp_path: Path) -> None:
+async def test_challenge_of_another_caller_looks_unknown(tmp_path: Path) -> None:
     node = Guarded(tmp_path)
     await node.begin()
     id = await paused(node)
@@ -240,7 +240,7 @@ async def test_another_s_challenge_is_as_unknown_as_none(tmp_path: Path) -> None
 
 
 @pytest.mark.spec("AQ-8.7.3-5")
-async def test_nobody_brings_a_code_as_a_proof(tmp_path: Path) -> None:
+async def test_rejects_code_as_approval_proof(tmp_path: Path) -> None:
     node = Guarded(tmp_path)
     await node.begin()
     id = await paused(node)
@@ -257,7 +257,7 @@ async def test_nobody_brings_a_code_as_a_proof(tmp_path: Path) -> None:
     node.close()
 
 
-async def test_an_unblock_that_no_challenge_asked_for_unblocks_nobody(tmp_path: Path) -> None:
+async def test_rejects_unblock_without_challenge(tmp_path: Path) -> None:
     node = Guarded(tmp_path)
     await node.begin()
     stopped = await node.report("drop_table users")
@@ -286,7 +286,7 @@ async def test_an_unblock_that_no_challenge_asked_for_unblocks_nobody(tmp_path: 
 
 
 @pytest.mark.spec("AQ-8.8.2-1")
-def test_codes_and_ids_are_drawn(tmp_path: Path) -> None:
+def test_codes_and_ids_are_random(tmp_path: Path) -> None:
     assert CODE_BYTES >= 16
     texts = {VerificationCode().reveal() for _ in range(10_000)}
     assert len(texts) == 10_000
@@ -330,7 +330,7 @@ async def test_ids_of_challenges_are_random_uuids(tmp_path: Path) -> None:
     node.close()
 
 
-def test_a_code_cannot_be_printed_copied_or_written_down() -> None:
+def test_code_cannot_be_printed_copied_or_serialized() -> None:
     code = VerificationCode()
     text = code.reveal()
     for shown in (repr(code), str(code), f"{code}", "%s" % code, format(code)):  # noqa: UP031
@@ -354,7 +354,7 @@ class Loud:
 
 
 @pytest.mark.spec("AQ-8.8.2-2", "AQ-8.8.4-1")
-def test_no_code_is_anywhere_a_model_could_look(tmp_path: Path) -> None:
+def test_code_appears_in_no_output(tmp_path: Path) -> None:
     heard = io.StringIO()
     handler = logging.StreamHandler(heard)
     root = logging.getLogger()

@@ -47,7 +47,7 @@ def judged(text: str, given: SafetyRules | None = None, **more: Any) -> StepVerd
     ("hint", "effect"),
     [("drop_table x", "stop"), ("delete_user x", "pause"), ("list_users", "continue")],
 )
-def test_patterns_decide_in_their_order(hint: str, effect: str) -> None:
+def test_patterns_apply_in_order(hint: str, effect: str) -> None:
     verdict = judged(hint)
     assert (verdict.effect, verdict.stage) == (effect, 3)
 
@@ -72,7 +72,7 @@ def test_patterns_decide_in_their_order(hint: str, effect: str) -> None:
         ("drop table users", "pause"),
     ],
 )
-def test_what_is_denied_is_hard_to_dodge(hint: str, effect: str) -> None:
+def test_denied_actions_are_hard_to_disguise(hint: str, effect: str) -> None:
     assert judged(hint).effect == effect
 
 
@@ -87,21 +87,21 @@ def test_what_is_denied_is_hard_to_dodge(hint: str, effect: str) -> None:
         "list_\u200busers",
     ],
 )
-def test_one_action_is_let_on_and_not_two(hint: str) -> None:
+def test_auto_approve_matches_single_actions_only(hint: str) -> None:
     own = rules()
     assert own.auto_approve.find_exact(normalize_hint(hint)) is None
     assert judged(hint).stage != 3
 
 
 @pytest.mark.spec("AQ-8.7.2-1")
-def test_the_first_stage_that_pauses_ends_it() -> None:
+def test_first_pausing_stage_ends_evaluation() -> None:
     verdict = judged("drop_table x", steps=50)
     assert (verdict.stage, verdict.reason, verdict.effect) == (1, "Step limit exceeded", "pause")
     assert not verdict.denied
 
 
 @pytest.mark.spec("AQ-8.7.2-3")
-def test_a_failure_before_pauses() -> None:
+def test_failed_outcome_pauses() -> None:
     verdict = judged("list_users", outcome="failure")
     assert (verdict.effect, verdict.stage) == ("pause", 2)
     assert any("failed" in factor for factor in verdict.factors)
@@ -109,14 +109,14 @@ def test_a_failure_before_pauses() -> None:
 
 
 @pytest.mark.spec("AQ-8.7.2-6")
-def test_the_tiers_begin_where_the_draft_says() -> None:
+def test_tiers_begin_at_draft_values() -> None:
     tiers = [tier_of(value) for value in (0, 30, 31, 60, 61, 85, 86, 100)]
     confirm, verify = ["confirm"] * 2, ["verify"] * 2
     assert tiers == ["advisory"] * 2 + confirm + verify + ["danger_zone"] * 2
 
 
 @pytest.mark.spec("AQ-8.7.2-7", "AQ-8.8.1-1")
-def test_verify_pauses_and_the_danger_zone_stops() -> None:
+def test_verify_tier_pauses_and_danger_zone_stops() -> None:
     own = rules()
     action = StepAction("x_y", "y", Danger.DANGEROUS)
     verify = judged("change the thermostat settings", own, action=action)
@@ -127,7 +127,7 @@ def test_verify_pauses_and_the_danger_zone_stops() -> None:
 
 
 @pytest.mark.spec("AQ-8.7.2-8")
-def test_tolerance_pauses_what_is_above_it() -> None:
+def test_tolerance_pauses_above_its_threshold() -> None:
     action = StepAction("x_write", "write", Danger.REVERSIBLE)
     hint = "write the summary file"
     assert judged(hint, action=action, tolerance="conservative").effect == "pause"
@@ -135,7 +135,7 @@ def test_tolerance_pauses_what_is_above_it() -> None:
 
 
 @pytest.mark.spec("AQ-8.7.2-10")
-def test_tolerance_relaxes_confirm_only_where_asked() -> None:
+def test_tolerance_relaxes_confirm_only_if_configured() -> None:
     action = StepAction("x_write", "write", Danger.REVERSIBLE, "untested")
     hint = "write the summary file"
     [paused, relaxed] = [
@@ -176,7 +176,7 @@ def test_tolerance_relaxes_confirm_up_to_its_threshold(value: int, let: Any) -> 
 
 
 @pytest.mark.spec("AQ-DNG-8.1-1")
-def test_the_base_of_a_level_is_in_its_range() -> None:
+def test_base_score_is_in_range_of_danger_level() -> None:
     for danger, value in MIDPOINTS.items():
         low, high = RANGES[danger]
         assert low <= value <= high
@@ -184,7 +184,7 @@ def test_the_base_of_a_level_is_in_its_range() -> None:
 
 
 @pytest.mark.spec("AQ-DNG-8.3-1")
-def test_repetition_raises_what_is_destructive() -> None:
+def test_repetition_raises_destructive_score() -> None:
     own = rules(requires_approval=[], repeat_raises_at=50)
     action = StepAction("s_delete_record", "delete_record", Danger.DESTRUCTIVE)
     before = evaluation.evaluate_call(action, own, tolerance="aggressive", reported=0, repeated=49)
@@ -195,14 +195,14 @@ def test_repetition_raises_what_is_destructive() -> None:
 
 @pytest.mark.spec("AQ-ESL-3.3-1", "AQ-8.6.3-3")
 @pytest.mark.parametrize("hint", ["doing something", "go", "next step", "list_", "the thing"])
-def test_a_vague_hint_waits_for_a_human(hint: str) -> None:
+def test_vague_hint_needs_approval(hint: str) -> None:
     verdict = judged(hint, rules(auto_approve=[]))
     assert verdict.effect == "pause"
     assert "vague hint" in verdict.factors
 
 
 @pytest.mark.spec("AQ-8.7.5-1")
-def test_the_limit_is_there_without_the_other_stages() -> None:
+def test_step_limit_works_without_other_stages() -> None:
     own = rules(stages=[])
     assert judged("drop_table x", own, outcome="failure").effect == "continue"
     assert judged("drop_table x", own, steps=50).reason == "Step limit exceeded"
@@ -210,7 +210,7 @@ def test_the_limit_is_there_without_the_other_stages() -> None:
 
 
 @pytest.mark.spec("AQ-8.7.4-1")
-def test_agents_differ_and_a_name_only_makes_it_stricter() -> None:
+def test_agent_rules_differ_and_element_name_only_tightens() -> None:
     config = SafetyConfig(
         agents={
             "deputy": AgentSafety(max_steps=3, tolerance="aggressive"),
@@ -232,7 +232,7 @@ def test_agents_differ_and_a_name_only_makes_it_stricter() -> None:
 
 
 @pytest.mark.spec("AQ-8.7.2-5", "AQ-ESL-5.2-1", "AQ-GK-7.2-1")
-def test_the_lists_that_are_there_from_the_start() -> None:
+def test_default_patterns_cover_dangerous_actions() -> None:
     default = SafetyConfig()
     assert {"drop_*", "delete_all*", "rm -rf*", "*_production*"} <= set(default.deny)
     assert {"delete_*", "*force*", "deploy_*", "git push*"} <= set(default.requires_approval)
@@ -243,7 +243,7 @@ def test_the_lists_that_are_there_from_the_start() -> None:
     assert judged("push with --force", own).effect == "pause"
 
 
-def test_a_nice_name_does_not_free_what_the_node_knows_better() -> None:
+def test_harmless_name_does_not_lower_known_danger() -> None:
     action = StepAction("s_get_rid_of_it", "get_rid_of_it", Danger.DESTRUCTIVE)
     assert judged("get_rid_of_it", action=action).effect == "pause"
     assert (
@@ -262,7 +262,7 @@ def test_a_nice_name_does_not_free_what_the_node_knows_better() -> None:
     )
 
 
-def test_what_a_human_let_through_passes_once_up_to_its_tier() -> None:
+def test_approved_step_passes_once_up_to_its_tier() -> None:
     assert judged("delete_user x", approved_tier="confirm").effect == "continue"
     dangerous = StepAction("s_delete_user", "delete_user", Danger.DANGEROUS)
     assert judged("delete_user x", approved_tier="confirm", action=dangerous).effect == "pause"
@@ -275,7 +275,7 @@ def test_what_a_human_let_through_passes_once_up_to_its_tier() -> None:
     st.sampled_from(["drop_table", "rm -rf /", "delete_all_users"]),
     st.text(max_size=300),
 )
-def test_whatever_stands_around_it_a_denied_action_stops(
+def test_stops_denied_action_in_any_context(
     before: str, denied: str, after: str
 ) -> None:
     verdict = judged(f"{before} {denied} {after}")
@@ -283,7 +283,7 @@ def test_whatever_stands_around_it_a_denied_action_stops(
 
 
 @given(st.text(max_size=2_000), st.integers(0, 60), st.sampled_from([*Danger, None]))
-def test_any_hint_is_judged_the_same_twice(text: str, steps: int, danger: Danger | None) -> None:
+def test_evaluation_of_hint_is_deterministic(text: str, steps: int, danger: Danger | None) -> None:
     action = None if danger is None else StepAction("s_op", "op", danger)
     one = judged(text, steps=steps, action=action)
     assert one == judged(text, steps=steps, action=action)
@@ -294,7 +294,7 @@ def test_any_hint_is_judged_the_same_twice(text: str, steps: int, danger: Danger
 
 
 @given(st.text(max_size=200))
-def test_reports_raise_a_risk_and_never_lower_it(text: str) -> None:
+def test_hints_raise_score_and_never_lower(text: str) -> None:
     for danger in Danger:
         action = StepAction("s_op", "op", danger)
         alone = compute_score(normalize_hint("op"), danger=danger, is_named=True).value
@@ -305,7 +305,7 @@ def test_reports_raise_a_risk_and_never_lower_it(text: str) -> None:
     "hint",
     ["x y " * 500, "a" * 2_000, "a" * 1_000 + "b" * 1_000, "aB " * 660, "_-" * 1_000, " " * 1_999],
 )
-def test_no_hint_takes_long(hint: str) -> None:
+def test_evaluates_every_hint_fast(hint: str) -> None:
     own = rules(deny=["*a*b*c*d*e*f*g*" + "*" * 1_000, "a*a*a*a*a*z", "*_*_*_*_*x", "? ? ?*y z"])
     started = time.process_time()
     for _ in range(5):
@@ -315,7 +315,7 @@ def test_no_hint_takes_long(hint: str) -> None:
 
 
 @given(st.text("ab_x", max_size=12), st.text("ab_*?", min_size=1, max_size=6))
-def test_globs_are_what_they_are_elsewhere(text: str, glob: str) -> None:
+def test_globs_match_like_fnmatch(text: str, glob: str) -> None:
     own = ActionPatterns([glob])
     hint = normalize_hint(text)
     assert (own.find_exact(hint) is not None) == fnmatchcase(hint.lower, glob)

@@ -24,7 +24,7 @@ def run(test: Any) -> None:
 
 
 @pytest.mark.spec("AQ-8.6-1", "AQ-8.6.2-1", "AQ-8.6.2-3", "AQ-8.6.3-1", "AQ-8.6.3-3")
-async def test_what_is_not_reported_is_not_done(tmp_path: Path) -> None:
+async def test_rejects_unreported_calls(tmp_path: Path) -> None:
     node = Guarded(tmp_path)
     # Nobody has an execution: calls are as ever.
     assert await node.done("list_issues")
@@ -56,7 +56,7 @@ async def test_what_is_not_reported_is_not_done(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("AQ-8.6.2-2", "AQ-8.6.2-4", "AQ-8.5.4-2")
-async def test_an_execution_begins_with_a_human_and_ends(tmp_path: Path) -> None:
+async def test_execution_needs_approval_and_ends(tmp_path: Path) -> None:
     node = Guarded(tmp_path)
     held = await node.answered("execute_agent", element_name="agent")
     assert held["confirmation_id"]
@@ -111,7 +111,7 @@ async def test_an_execution_begins_with_a_human_and_ends(tmp_path: Path) -> None
         ),
     ],
 )
-async def test_what_a_report_must_say(tmp_path: Path, params: dict[str, Any], code: str) -> None:
+async def test_rejects_invalid_reports(tmp_path: Path, params: dict[str, Any], code: str) -> None:
     from interlock.aql.language.errors import AqlError
     from interlock.aql.request import AqlRequest
     from interlock.aql.safety.operations import StepOperations
@@ -135,7 +135,7 @@ async def test_what_a_report_must_say(tmp_path: Path, params: dict[str, Any], co
 
 
 @pytest.mark.spec("AQ-8.5.4-2")
-async def test_both_spellings_are_understood(tmp_path: Path) -> None:
+async def test_accepts_both_parameter_spellings(tmp_path: Path) -> None:
     node = Guarded(tmp_path)
     await node.begin()
     operation = node.catalog_builder.build(node.rig.catalog.current).find("record_execution_step")
@@ -149,7 +149,7 @@ async def test_both_spellings_are_understood(tmp_path: Path) -> None:
 
 @pytest.mark.spec("AQ-8.7.2-2", "AQ-8.7.1-1", "AQ-8.7.5-1")
 @pytest.mark.parametrize("stages", [[1, 2, 3, 4, 5], []])
-async def test_the_step_limit(tmp_path: Path, stages: list[int]) -> None:
+async def test_step_limit_pauses_agent(tmp_path: Path, stages: list[int]) -> None:
     node = Guarded(tmp_path, max_steps=3, stages=stages)
     await node.begin()
     remaining = []
@@ -173,7 +173,7 @@ async def test_the_step_limit(tmp_path: Path, stages: list[int]) -> None:
 
 
 @pytest.mark.spec("AQ-8.6.4-2", "AQ-8.7.3-3", "AQ-8.6.2-1")
-async def test_a_paused_step_waits_for_a_human_and_passes_once(tmp_path: Path) -> None:
+async def test_paused_step_needs_approval_and_passes_once(tmp_path: Path) -> None:
     node = Guarded(tmp_path)
     await node.begin()
     hint = "delete_repo docs"
@@ -195,7 +195,7 @@ async def test_a_paused_step_waits_for_a_human_and_passes_once(tmp_path: Path) -
     node.close()
 
 
-async def test_a_pause_says_where_a_human_decides_and_ends_with_its_execution(
+async def test_pause_names_approval_page_and_ends_with_execution(
     tmp_path: Path,
 ) -> None:
     node = Guarded(tmp_path)
@@ -249,7 +249,7 @@ async def test_rejects_the_action_of_a_paused_step(tmp_path: Path) -> None:
     node.close()
 
 
-async def test_an_operator_sees_what_runs_and_ends_it(tmp_path: Path) -> None:
+async def test_operator_lists_and_ends_executions(tmp_path: Path) -> None:
     node = Guarded(tmp_path)
     desk = OperatorApi(node.loop)
     id = await node.begin()
@@ -274,7 +274,7 @@ async def test_an_operator_sees_what_runs_and_ends_it(tmp_path: Path) -> None:
     node.close()
 
 
-async def test_an_execution_that_nobody_hears_of_ends_by_itself(tmp_path: Path) -> None:
+async def test_idle_execution_ends(tmp_path: Path) -> None:
     node = Guarded(tmp_path)
     await node.begin()
     node.pass_time(IDLE_SECONDS - 10)
@@ -290,7 +290,7 @@ async def test_an_execution_that_nobody_hears_of_ends_by_itself(tmp_path: Path) 
 
 
 @pytest.mark.spec("AQ-8.7.3-2", "AQ-GK-7.1-1")
-async def test_what_the_gate_holds_is_told_until_a_human_decides(tmp_path: Path) -> None:
+async def test_reports_pending_approval_until_decision(tmp_path: Path) -> None:
     node = Guarded(tmp_path, default="safe", requires_approval=[])
     await node.begin()
     going = await node.report("delete_repo docs", next_operation="s_delete_repo", execution_id="")
@@ -323,7 +323,7 @@ async def test_what_the_gate_holds_is_told_until_a_human_decides(tmp_path: Path)
 
 
 @pytest.mark.spec("AQ-8.6.4-3", "AQ-ESL-8.3-1")
-async def test_monitoring_says_what_it_would_do(tmp_path: Path) -> None:
+async def test_monitoring_mode_journals_and_lets_calls_pass(tmp_path: Path) -> None:
     node = Guarded(tmp_path, mode="monitoring")
     await node.begin()
     told = await node.report("drop_table users")
@@ -342,7 +342,7 @@ async def test_monitoring_says_what_it_would_do(tmp_path: Path) -> None:
 
 @pytest.mark.spec("AQ-8.6.4-3", "AQ-8.6.7-1", "AQ-8.6.1-1", "AQ-8.6.1-2")
 @pytest.mark.parametrize("mode", ["logging", "disabled"])
-async def test_off_means_that_nothing_is_asked(tmp_path: Path, mode: str) -> None:
+async def test_off_mode_checks_nothing(tmp_path: Path, mode: str) -> None:
     node = Guarded(tmp_path, mode=mode)
     await node.begin()
     assert not node.loop.watched
@@ -360,7 +360,7 @@ async def test_off_means_that_nothing_is_asked(tmp_path: Path, mode: str) -> Non
     node.close()
 
 
-async def test_exactly_the_operation_and_the_parameters_that_were_named(tmp_path: Path) -> None:
+async def test_report_allows_only_named_operation_and_parameters(tmp_path: Path) -> None:
     node = Guarded(tmp_path)
     await node.begin()
     going = await node.report(
@@ -375,7 +375,7 @@ async def test_exactly_the_operation_and_the_parameters_that_were_named(tmp_path
     node.close()
 
 
-async def test_a_report_holds_for_a_short_time(tmp_path: Path) -> None:
+async def test_report_expires(tmp_path: Path) -> None:
     node = Guarded(tmp_path, report_holds=60.0)
     await node.begin()
     await node.report("list_issues of docs")
@@ -389,7 +389,7 @@ async def test_a_report_holds_for_a_short_time(tmp_path: Path) -> None:
     node.close()
 
 
-async def test_a_report_of_one_execution_is_gone_with_it(tmp_path: Path) -> None:
+async def test_completed_execution_removes_its_reports(tmp_path: Path) -> None:
     node = Guarded(tmp_path)
     first = await node.begin()
     await node.begin(element="second")
@@ -400,7 +400,7 @@ async def test_a_report_of_one_execution_is_gone_with_it(tmp_path: Path) -> None
 
 
 @pytest.mark.spec("AQ-8.7.3-1")
-async def test_what_happened_is_told_once(tmp_path: Path) -> None:
+async def test_notifies_once(tmp_path: Path) -> None:
     node = Guarded(tmp_path)
     await node.begin()
     assert not await node.done("list_issues")
@@ -413,7 +413,7 @@ async def test_what_happened_is_told_once(tmp_path: Path) -> None:
     node.close()
 
 
-async def test_questions_of_one_agent_do_not_crowd_out_others(tmp_path: Path) -> None:
+async def test_limits_pending_approvals_of_one_agent(tmp_path: Path) -> None:
     node = Guarded(tmp_path, max_steps=1_000)
     await node.begin()
     for number in range(40):

@@ -52,7 +52,7 @@ def said(hint: str, operation: str = "", params: Any = None) -> StepReport:
         ("open github", "open"),
     ],
 )
-def test_what_was_meant(hint: str, local: str) -> None:
+def test_hint_announces_call(hint: str, local: str) -> None:
     assert announces(said(hint), called(local))
 
 
@@ -69,11 +69,11 @@ def test_what_was_meant(hint: str, local: str) -> None:
         ("", "list_issues"),
     ],
 )
-def test_what_was_not_meant(hint: str, local: str) -> None:
+def test_hint_does_not_announce_other_call(hint: str, local: str) -> None:
     assert not announces(said(hint), called(local))
 
 
-def test_a_named_operation_is_meant_and_nothing_else() -> None:
+def test_named_operation_announces_only_that_call() -> None:
     report = said("delete the repo docs", "github_delete_repo", {"repoName": "docs"})
     assert announces(report, called("delete_repo", repo_name="docs"))
     assert announces(report, called("delete_repo", repoName="docs"))
@@ -90,7 +90,7 @@ def test_a_named_operation_is_meant_and_nothing_else() -> None:
     ),
     st.lists(st.sampled_from(["list_issues", "get_file", "delete_repo"]), max_size=40),
 )
-def test_never_more_calls_than_reports(reported: list[tuple[str, int]], wanted: list[str]) -> None:
+def test_allows_one_call_per_report(reported: list[tuple[str, int]], wanted: list[str]) -> None:
     now = 100.0
     reports = StepReports(lambda: now, 60.0)
     for local, at in sorted(reported, key=lambda one: one[1]):
@@ -104,7 +104,7 @@ def test_never_more_calls_than_reports(reported: list[tuple[str, int]], wanted: 
     assert reports.take(("deputy", "token", ""), called("list_issues")) is None
 
 
-def test_many_reports_take_no_room() -> None:
+def test_limits_stored_reports() -> None:
     reports = StepReports(lambda: 0.0, 60.0)
     for _ in range(1_000):
         reports.add(WHO, said("list_issues x"))

@@ -39,18 +39,18 @@ def searcher() -> LexicalSearcher:
         " ".join(sorted(STOP)),
     ],
 )
-def test_it_answers(searcher: LexicalSearcher, text: str) -> None:
+def test_limits_results_for_any_text(searcher: LexicalSearcher, text: str) -> None:
     found = searcher.search(text, None, 5)
     assert len(found) <= 5
     assert all(0 <= hit.score <= 1 for hit in found)
 
 
-def test_nothing_is_found_for_nothing(searcher: LexicalSearcher) -> None:
+def test_finds_nothing_without_search_words(searcher: LexicalSearcher) -> None:
     for text in ("", "the of and to", ".*", "\0"):
         assert searcher.search(text, None, 5) == []
 
 
-def test_an_empty_catalog_has_nothing() -> None:
+def test_finds_nothing_in_empty_catalog() -> None:
     shelf = operation_catalog({})
     assert LexicalSearcher(lambda: shelf).search("send mail", None, 5) == []
 
@@ -64,7 +64,7 @@ def test_an_empty_catalog_has_nothing() -> None:
         {"type": "object", "$ref": "#"},
     ],
 )
-def test_odd_tools_are_indexed(schema: dict[str, Any]) -> None:
+def test_indexes_unusual_tools(schema: dict[str, Any]) -> None:
     odd = {"name": "send_mail", "description": "x" * 102_400, "inputSchema": schema, "title": 7}
     from interlock.aql.config import AqlConfig
     from interlock.aql.operations import OperationCatalogBuilder
@@ -75,7 +75,7 @@ def test_odd_tools_are_indexed(schema: dict[str, Any]) -> None:
     assert names(LexicalSearcher(lambda: shelf).search("send mail", None, 1)) == ["odd.send_mail"]
 
 
-def test_it_shows_only_what_is_seen_and_asked_for(searcher: LexicalSearcher) -> None:
+def test_shows_only_visible_and_requested_operations(searcher: LexicalSearcher) -> None:
     text = "delete a message, a branch or a file"
     everything = names(searcher.search(text, None, 20))
     assert "mail.delete_message" in everything
@@ -89,14 +89,14 @@ def test_it_shows_only_what_is_seen_and_asked_for(searcher: LexicalSearcher) -> 
         assert hit.operation.category is Category.DELETE
 
 
-def test_why_says_which_words_led_there(searcher: LexicalSearcher) -> None:
+def test_names_matched_words(searcher: LexicalSearcher) -> None:
     hit = searcher.search("get rid of this branch", None, 1)[0]
     assert hit.operation.canonical == "github.delete_branch"
     assert "branch" in hit.matched_words
     assert "get rid of" in hit.matched_words
 
 
-def test_a_changed_catalog_is_searched_as_it_is_now() -> None:
+def test_searches_changed_catalog() -> None:
     catalog_builder = [operation_catalog({"a": [("send_mail", "Send mail")]})]
     searcher = LexicalSearcher(lambda: catalog_builder[-1])
     assert names(searcher.search("send mail", None, 5)) == ["a.send_mail"]

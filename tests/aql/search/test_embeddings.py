@@ -52,7 +52,7 @@ class Kept:
         self.kept.update(vectors)
 
 
-def test_words_decide_until_the_vectors_are_there() -> None:
+def test_searches_by_words_until_vectors_are_ready() -> None:
     shelf, letters = operation_catalog(SMALL), Letters()
     letters.let_go.clear()
     searcher = EmbeddingSearcher(LexicalSearcher(lambda: shelf), lambda: letters)
@@ -66,7 +66,7 @@ def test_words_decide_until_the_vectors_are_there() -> None:
     searcher.close()
 
 
-def test_vectors_are_kept_and_only_new_ones_are_made() -> None:
+def test_stores_vectors_and_encodes_only_new_operations() -> None:
     kept, first, second = Kept(), Letters(), Letters()
     catalog_builder = [operation_catalog(SMALL)]
     searcher = EmbeddingSearcher(LexicalSearcher(lambda: catalog_builder[-1]), lambda: first, kept)
@@ -85,7 +85,7 @@ def test_vectors_are_kept_and_only_new_ones_are_made() -> None:
     again.close()
 
 
-def test_it_shows_only_what_is_seen() -> None:
+def test_shows_only_visible_operations() -> None:
     shelf = operation_catalog(SMALL)
     searcher = EmbeddingSearcher(LexicalSearcher(lambda: shelf), Letters)
     assert searcher.wait(HANG_TIMEOUT)
@@ -98,7 +98,7 @@ def test_it_shows_only_what_is_seen() -> None:
     searcher.close()
 
 
-def test_a_model_that_cannot_be_loaded_leaves_words() -> None:
+def test_searches_by_words_without_model() -> None:
     def broken() -> Letters:
         raise OSError("no such file")
 
@@ -110,7 +110,7 @@ def test_a_model_that_cannot_be_loaded_leaves_words() -> None:
 
 
 @pytest.mark.skipif(model_folder() is None, reason="the extra `embeddings` is not installed")
-def test_the_model_knows_what_is_alike() -> None:
+def test_model_rates_similar_sentences_higher() -> None:
     folder = model_folder()
     assert folder is not None
     model = MiniLm(folder)
@@ -127,7 +127,7 @@ def test_the_model_knows_what_is_alike() -> None:
 
 
 @pytest.mark.skipif(find_model_loader() is None, reason="the extra `embeddings` is not installed")
-def test_meaning_finds_what_no_word_leads_to() -> None:
+def test_finds_operation_by_meaning() -> None:
     load = find_model_loader()
     assert load is not None
     shelf = operation_catalog(SMALL)
@@ -138,7 +138,7 @@ def test_meaning_finds_what_no_word_leads_to() -> None:
     searcher.close()
 
 
-def test_the_nodes_own_operations_come_after_those_of_servers() -> None:
+def test_ranks_builtin_operations_after_servers() -> None:
     class Alike:
         def vectors(self, texts: Sequence[str]) -> Any:
             return numpy.ones((len(texts), 1), dtype=numpy.float32)
@@ -153,7 +153,7 @@ def test_the_nodes_own_operations_come_after_those_of_servers() -> None:
     assert found[1].score < found[0].score
 
 
-def test_closing_while_the_thread_starts_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_close_waits_for_starting_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     shelf = operation_catalog(SMALL)
     searcher = EmbeddingSearcher(LexicalSearcher(lambda: shelf), Letters)
     starting, go_on = threading.Event(), threading.Event()

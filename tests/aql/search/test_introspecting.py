@@ -30,7 +30,7 @@ FIVE_PARAMETERS = json.dumps(
 
 
 @pytest.mark.spec("AQ-INT-7.1-1")
-def test_finding_and_reading_an_operation_costs_a_few_hundred_tokens() -> None:
+def test_search_and_details_cost_few_tokens() -> None:
     node = Standing(offer("calendar", [FIVE_PARAMETERS, "list_events"]))
     found = node.ask("introspect", {"query": "operations", "search": "put lunch in my diary"})
     names = [one["name"] for one in found["data"]["operations"]]
@@ -44,7 +44,7 @@ def test_finding_and_reading_an_operation_costs_a_few_hundred_tokens() -> None:
 
 
 @pytest.mark.spec("AQ-INT-8.3-1")
-def test_filters_are_documented_as_parameters_of_introspect() -> None:
+def test_introspect_documents_search_filters() -> None:
     node = Standing(offer("calendar", ["list_events"]))
     documented = {one["name"] for one in node.details("introspect")["parameters"]}
     assert documented >= {"search", "namespace", "category", "first", "after", "include"}

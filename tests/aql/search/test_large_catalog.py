@@ -34,7 +34,7 @@ def large(size: int) -> dict[str, list[Described]]:
 
 
 @pytest.mark.spec("ST-4.4.2-13")
-def test_a_bug_in_github_is_an_issue(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finds_issue_for_bug_in_github(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_network(*_: object, **__: object) -> None:
         raise AssertionError("a search needs no network")
 
@@ -46,7 +46,7 @@ def test_a_bug_in_github_is_an_issue(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.spec("AQ-INT-8.3-2")
-def test_a_search_answers_with_a_few() -> None:
+def test_search_limits_results() -> None:
     shelf = operation_catalog(large(500))
     assert len(shelf.all()) == 500
     found = LexicalSearcher(lambda: shelf).search("issue", None, 10)
@@ -54,7 +54,7 @@ def test_a_search_answers_with_a_few() -> None:
     assert names(found)[0] == "github.create_issue"
 
 
-def test_a_search_over_six_hundred_is_little_work() -> None:
+def test_search_of_large_catalog_runs_few_lines() -> None:
     shelf = operation_catalog(large(600))
     searcher = LexicalSearcher(lambda: shelf)
     searcher.prepare()

@@ -16,7 +16,7 @@ TWINS = {
 
 
 @pytest.mark.spec("ST-4.4.2-10")
-def test_success_reorders_what_is_equally_similar() -> None:
+def test_ranks_by_success_at_equal_similarity() -> None:
     usage = Usage(clock=ManualClock())
     for _ in range(6):
         usage.record("one.send_report", "", False)
@@ -34,7 +34,7 @@ def test_success_reorders_what_is_equally_similar() -> None:
     [SearchWeights(1.0, 0.5, 0.0, 0.0), SearchWeights(1.0, 0.0, 0.5, 0.0)],
     ids=["often", "lately"],
 )
-def test_so_do_frequency_and_recency(weights: SearchWeights) -> None:
+def test_ranks_by_frequency_and_recency(weights: SearchWeights) -> None:
     clock = ManualClock()
     usage = Usage(clock=clock)
     usage.record("one.send_report", "", True)
@@ -46,7 +46,7 @@ def test_so_do_frequency_and_recency(weights: SearchWeights) -> None:
     assert names(found) == ["two.send_report", "one.send_report"]
 
 
-def test_use_does_not_lift_what_hardly_fits() -> None:
+def test_usage_does_not_raise_unrelated_operations() -> None:
     usage = Usage(clock=ManualClock())
     for _ in range(1_000):
         usage.record("files.read_file", "", True)
@@ -57,7 +57,7 @@ def test_use_does_not_lift_what_hardly_fits() -> None:
     )
 
 
-def test_own_calls_count_for_more_than_those_of_others() -> None:
+def test_weighs_own_calls_over_calls_of_others() -> None:
     usage = Usage(clock=ManualClock())
     usage.record("one.send_report", "clerk", True)
     usage.record("two.send_report", "guard", True)
@@ -67,7 +67,7 @@ def test_own_calls_count_for_more_than_those_of_others() -> None:
     assert names(searcher.search("send a report", None, 1, caller="guard")) == ["two.send_report"]
 
 
-def test_old_calls_fade_and_a_clock_set_back_does_not_harm() -> None:
+def test_old_calls_decay_and_clock_may_go_back() -> None:
     clock = ManualClock()
     usage = Usage(clock=clock)
     usage.record("a.b", "", True)
@@ -82,7 +82,7 @@ def test_old_calls_fade_and_a_clock_set_back_does_not_harm() -> None:
 
 
 @pytest.mark.parametrize("caller", ["", "clerk"])
-def test_calls_that_are_added_up_first_count_like_single_ones(caller: str) -> None:
+def test_summed_calls_count_like_single_calls(caller: str) -> None:
     clock = ManualClock()
     single, together = Usage(clock=clock), Usage(clock=clock)
     for usage in (single, together):
@@ -97,7 +97,7 @@ def test_calls_that_are_added_up_first_count_like_single_ones(caller: str) -> No
 
 
 @pytest.mark.spec("ST-4.4.2-11")
-def test_a_prefill_holds_what_fits_well_and_has_room() -> None:
+def test_prefill_keeps_relevant_operations_within_token_limit() -> None:
     shelf = operation_catalog(SMALL)
     hits = LexicalSearcher(lambda: shelf).search("delete a message or a branch", None, 20)
     chosen = prefill(hits, 0.5, 1_000)

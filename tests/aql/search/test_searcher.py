@@ -37,11 +37,11 @@ def searcher() -> LexicalSearcher:
         ("createDirectory", "files.create_directory"),
     ],
 )
-def test_it_finds_what_is_meant(searcher: LexicalSearcher, wish: str, operation: str) -> None:
+def test_finds_operation_for_wish(searcher: LexicalSearcher, wish: str, operation: str) -> None:
     assert operation in names(searcher.search(wish, None, 2))
 
 
-def test_a_config_may_leave_it_at_words() -> None:
+def test_config_turns_embeddings_off() -> None:
     shelf = operation_catalog(SMALL)
     made = create_searcher(lambda: shelf, NO_USAGE, "off")
     assert isinstance(made, LexicalSearcher)
@@ -81,7 +81,7 @@ def crowd() -> OperationSnapshot:
     ("page", "operation"),
     [("aql-search.md", "slack.post_message"), ("aql.md", "demo.text_stats")],
 )
-def test_documented_searches_work_next_to_forty_servers(page: str, operation: str) -> None:
+def test_documented_searches_find_operation_among_many_servers(page: str, operation: str) -> None:
     text = (Path(__file__).parents[3] / "docs" / page).read_text(encoding="utf-8")
     found = re.search(r'"search": "([^"]+)"', text)
     assert found is not None
@@ -90,7 +90,7 @@ def test_documented_searches_work_next_to_forty_servers(page: str, operation: st
     assert hits[0] == operation
 
 
-def test_a_product_that_is_named_raises_its_tools() -> None:
+def test_named_product_raises_its_tools() -> None:
     alike: list[Described] = [("create_task", "Create a task."), ("list_tasks", "List tasks.")]
     shelf = operation_catalog(dict.fromkeys(("asana", "todoist", "zebra", "trello", "word"), alike))
     searcher = LexicalSearcher(lambda: shelf)
@@ -99,7 +99,7 @@ def test_a_product_that_is_named_raises_its_tools() -> None:
         assert hits == [f"{product}.create_task", f"{product}.list_tasks"]
 
 
-def test_a_word_that_other_servers_say_is_no_name() -> None:
+def test_common_word_is_no_server_name() -> None:
     said: list[Described] = [("count", "Count each word of the text.")]
     few = operation_catalog({"word": [("open", "Open a file.")], "zebra": said})
     many = operation_catalog(
@@ -112,7 +112,7 @@ def test_a_word_that_other_servers_say_is_no_name() -> None:
     assert "word" not in LexicalSearcher(lambda: many).prepare().server_names
 
 
-def test_what_a_literal_says_is_not_searched_for() -> None:
+def test_ignores_quoted_literals() -> None:
     shelf = operation_catalog(SMALL)
     searcher = LexicalSearcher(lambda: shelf)
     plain = searcher.search("open a bug in github", None, 5)

@@ -27,32 +27,32 @@ from interlock.protocol.aql_terms import Category
         "database db",
     ],
 )
-def test_forms_of_a_word_have_one_stem(forms: str) -> None:
+def test_stems_forms_of_one_word_equally(forms: str) -> None:
     assert len({stem(form) for form in forms.split()}) == 1
 
 
 @pytest.mark.parametrize(("one", "other"), [("page", "pay"), ("file", "fill"), ("read", "ready")])
-def test_different_words_keep_apart(one: str, other: str) -> None:
+def test_stems_different_words_differently(one: str, other: str) -> None:
     assert stem(one) != stem(other)
 
 
-def test_names_are_taken_apart() -> None:
+def test_splits_names() -> None:
     assert split_words("createIssue list_openPRs HTTPServer") == [
         "create", "issue", "list", "open", "p", "rs", "http", "server",
     ]  # fmt: skip
 
 
-def test_the_talk_around_a_wish_is_left_out() -> None:
+def test_removes_filler_words() -> None:
     assert query_words("Could you please help me to send a fax?") == ["send", "a", "fax"]
 
 
-def test_phrases_are_found_also_apart() -> None:
+def test_finds_phrases_with_and_without_gaps() -> None:
     assert [one.term for one in extract_terms(split_words("get rid of it"))] == ["get_rid_of"]
     apart = [one.term for one in extract_terms(split_words("turn the lights off"), allow_gaps=True)]
     assert apart == ["turn_off", "light"]
 
 
-def test_a_description_has_a_first_sentence() -> None:
+def test_splits_first_sentence_of_description() -> None:
     assert first_sentence("Sends mail. Needs a key.\nMore") == ("Sends mail.", "Needs a key.\nMore")
     assert first_sentence("") == ("", "")
 
@@ -76,7 +76,7 @@ def test_a_description_has_a_first_sentence() -> None:
         ('"delete repository"', ["delete", "repository"]),
     ],
 )
-def test_literals_of_a_wish_are_no_words_to_search_for(wish: str, words: list[str]) -> None:
+def test_removes_literals_from_query(wish: str, words: list[str]) -> None:
     assert query_words(wish) == words
 
 
@@ -91,18 +91,18 @@ def test_literals_of_a_wish_are_no_words_to_search_for(wish: str, words: list[st
         ("restart the server", Category.EXECUTE),
     ],
 )
-def test_verbs_tell_what_a_wish_is_for(wish: str, category: Category) -> None:
+def test_finds_categories_of_verbs(wish: str, category: Category) -> None:
     words = query_words(wish)
     assert category in query_categories(words, extract_terms(words, allow_gaps=True))
 
 
 @pytest.mark.parametrize("wish", ["the open issues", "my list of posts", "yesterday's run"])
-def test_words_that_are_no_verbs_where_they_stand_tell_nothing(wish: str) -> None:
+def test_ignores_verbs_used_as_nouns(wish: str) -> None:
     words = query_words(wish)
     assert query_categories(words, extract_terms(words, allow_gaps=True)) == frozenset()
 
 
-def test_the_vocabulary_is_large_and_sound() -> None:
+def test_vocabulary_is_large_and_valid() -> None:
     known = vocabulary()
     assert len(known.members) > 500
     assert len(known.hints) > 200

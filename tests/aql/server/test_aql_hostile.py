@@ -77,17 +77,17 @@ def echo(text: bytes) -> bytes:
         b'"\xfe\xff"',
     ],
 )
-def test_bytes_that_are_no_text_are_named_in_aql_s_words(client: AqlClient, text: bytes) -> None:
+def test_rejects_invalid_utf8_with_aql_code(client: AqlClient, text: bytes) -> None:
     failure = refused(client, echo(text))
     assert code(failure) == "VALIDATION_INVALID_ENCODING"
 
 
 @pytest.mark.parametrize("text", [b'"a\\u0000b"', b'"\\ud800"', b'"\\udc00\\ud800"', b'"\\udfffx"'])
-def test_escapes_that_make_no_text_are_refused(client: AqlClient, text: bytes) -> None:
+def test_rejects_invalid_unicode_escapes(client: AqlClient, text: bytes) -> None:
     assert code(refused(client, echo(text))) == "VALIDATION_INVALID_ENCODING"
 
 
-def test_text_of_every_plane_passes_as_it_is(client: AqlClient) -> None:
+def test_passes_text_of_every_unicode_plane(client: AqlClient) -> None:
     text = 'é ﷽ 𝕬 👩‍👩‍👧 \u202e \ufeff \U0010ffff \u007f \\ " \n'
     for written in (json.dumps(text), json.dumps(text, ensure_ascii=False)):
         answer = client.send(body(client, echo(written.encode())), name=PATH)
@@ -104,7 +104,7 @@ def test_text_of_every_plane_passes_as_it_is(client: AqlClient) -> None:
         (echo(b'"' + "é".encode() * (512 * 1024 + 1) + b'"'), None),
     ],
 )
-def test_what_is_over_a_limit_is_refused_with_the_limit(
+def test_rejects_oversized_values_with_limit(
     client: AqlClient, arguments: bytes, limit: str | None
 ) -> None:
     failure = refused(client, arguments)
@@ -114,12 +114,12 @@ def test_what_is_over_a_limit_is_refused_with_the_limit(
     assert details["actual_value"] > details["limit_value"]
 
 
-def test_what_is_too_deep_to_be_read_at_all_is_refused_as_no_message(client: AqlClient) -> None:
+def test_rejects_too_deep_json_as_parse_error(client: AqlClient) -> None:
     answer = client.send(body(client, echo(b"[" * 50_000 + b"]" * 50_000)), name=PATH)
     assert (answer.status, answer.error["code"]) == (400, -32700)
 
 
-def test_what_is_exactly_at_a_limit_passes(client: AqlClient) -> None:
+def test_accepts_values_at_limits(client: AqlClient) -> None:
     # The arguments are the first level, `params` the second.
     answer = client.send(body(client, echo(b"[" * 30 + b"]" * 30)), name=PATH)
     assert code(envelope(answer.result)) == "VALIDATION_INVALID_TYPE"
@@ -156,20 +156,20 @@ def test_what_is_exactly_at_a_limit_passes(client: AqlClient) -> None:
          "BATCH_VALIDATION_ERROR"),
     ],
 )  # fmt: skip
-def test_requests_that_are_none_are_refused(
+def test_rejects_invalid_requests(
     client: AqlClient, arguments: bytes, expected: str
 ) -> None:
     assert code(refused(client, arguments)).startswith(expected)
 
 
-def test_arguments_that_are_no_object_are_refused(client: AqlClient) -> None:
+def test_rejects_arguments_that_are_no_object(client: AqlClient) -> None:
     for arguments in (b"null", b"[]", b'"operation"', b"7", b"true"):
         answer = client.send(body(client, arguments), name=PATH)
         said = answer.json
         assert "error" in said or envelope(said["result"])["success"] is False
 
 
-def test_a_nested_batch_fails_alone(client: AqlClient) -> None:
+def test_nested_batch_fails_alone(client: AqlClient) -> None:
     items = [{"operation": "shop_echo", "params": {"text": "a"}}, {"operations": []}, 7]
     answer = envelope(client.call(PATH, {"operations": items}))
     assert answer["success"] is False or [r["result"]["success"] for r in answer["results"]] == [
@@ -180,7 +180,7 @@ def test_a_nested_batch_fails_alone(client: AqlClient) -> None:
 
 
 @pytest.mark.parametrize("change", ["cut", "flip", "other", "long", "empty"])
-def test_a_cursor_that_was_tampered_with_is_refused(client: AqlClient, change: str) -> None:
+def test_rejects_changed_cursor(client: AqlClient, change: str) -> None:
     for number in range(3):
         made = client.ask("create_note", {"title": f"n{number}"}, tool="mcp_aql_create")
         assert made["success"] is True, made
@@ -199,7 +199,7 @@ def test_a_cursor_that_was_tampered_with_is_refused(client: AqlClient, change: s
 
 
 @pytest.mark.spec("AQ-4.7-1")
-def test_a_result_that_is_too_large_says_so_and_what_to_do(
+def test_large_result_names_limit_and_remedy(
     start_node: Callable[..., NodeThread],
 ) -> None:
     node = start_node(aql=AqlConfig(operations=READ))
@@ -210,7 +210,7 @@ def test_a_result_that_is_too_large_says_so_and_what_to_do(
     assert "fields" in answer["error"]["message"]
 
 
-def test_a_hundred_broken_requests_leave_the_node_as_it_was(node: NodeThread) -> None:
+def test_node_works_after_hundred_invalid_requests(node: NodeThread) -> None:
     client = AqlClient(node, "?view=aql", "stateless")
     for number in range(100):
         garbage = bytes((number * 7 + step * 31) % 256 for step in range(50))
@@ -219,7 +219,7 @@ def test_a_hundred_broken_requests_leave_the_node_as_it_was(node: NodeThread) ->
     assert client.ask("shop_echo", {"text": "still here"})["success"] is True
 
 
-def test_long_lists_in_a_filter_do_not_hold_up_the_node(client: AqlClient) -> None:
+def test_long_filter_lists_cost_little_work(client: AqlClient) -> None:
     notes = 50
     for number in range(notes):
         client.ask("create_note", {"title": f"note {number}"}, "mcp_aql_create")

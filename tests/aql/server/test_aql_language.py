@@ -61,7 +61,7 @@ def client(node: NodeThread) -> AqlClient:
         ("INTERNAL_ERROR", "shop_fail", {"code": -32050}),
     ],
 )
-def test_each_code_of_the_base_registry(
+def test_returns_each_base_error_code(
     client: AqlClient, code: str, operation: str, params: Any
 ) -> None:
     answer = client.ask(operation, params)
@@ -71,7 +71,7 @@ def test_each_code_of_the_base_registry(
 
 
 @pytest.mark.spec("AQ-4.7.1-1")
-def test_bytes_that_are_no_text_are_answered_in_the_language(client: AqlClient) -> None:
+def test_answers_invalid_text_with_aql_error(client: AqlClient) -> None:
     body = message(
         "tools/call",
         {"name": "mcp_aql", "arguments": {"operation": "shop_echo", "params": {"text": "@@"}}},
@@ -85,7 +85,7 @@ def test_bytes_that_are_no_text_are_answered_in_the_language(client: AqlClient) 
 
 
 @pytest.mark.spec("AQ-4.7.5-4", "AQ-4.7.5-5")
-def test_the_limits_that_are_told_are_those_in_force(client: AqlClient) -> None:
+def test_enforces_described_limits(client: AqlClient) -> None:
     assert client.introspect()["_protocol"]["limits"] == {
         "max_request_size": 1_048_576,
         "max_response_size": 10_485_760,
@@ -117,7 +117,7 @@ def moments(value: Any) -> list[str]:
 
 
 @pytest.mark.spec("AQ-4.7.2-2", "AQ-4.7.2-1")
-def test_times_of_the_node_are_utc(client: AqlClient) -> None:
+def test_node_times_are_utc(client: AqlClient) -> None:
     note = client.ask("create_note", {"title": "times", "body": "b"})
     started = client.ask("shop_echo", {"text": "x"}, _async=True)
     answers = [
@@ -133,7 +133,7 @@ def test_times_of_the_node_are_utc(client: AqlClient) -> None:
 
 
 @pytest.mark.spec("AQ-FS-3.2-1")
-def test_how_much_of_a_note_is_shown(client: AqlClient) -> None:
+def test_presets_and_fields_of_notes(client: AqlClient) -> None:
     made = client.ask("create_note", {"title": "Shown", "body": "word " * 200})["data"]
     whole = client.ask("get_note", {"id": made["id"]})["data"]
     [listed] = client.ask("list_notes", {"filter": {"title": "Shown"}})["data"]["items"]
@@ -146,7 +146,7 @@ def test_how_much_of_a_note_is_shown(client: AqlClient) -> None:
 
 
 @pytest.mark.spec("AQ-RL-6.1-1")
-def test_where_a_quota_stands(client: AqlClient) -> None:
+def test_introspects_quota_status(client: AqlClient) -> None:
     def status() -> Any:
         return client.ask("introspect", {"query": "quota_status"})["data"]["quota_status"]
 
@@ -161,7 +161,7 @@ def test_where_a_quota_stands(client: AqlClient) -> None:
 
 
 @pytest.mark.spec("AQ-TRU-6.4-1")
-def test_how_far_a_server_is_trusted(client: AqlClient) -> None:
+def test_introspects_trust_level(client: AqlClient) -> None:
     told = client.ask("introspect", {"query": "adapter_info"})["data"]["adapter_info"]
     [shop] = [one for one in told["namespaces"] if one["namespace"] == "shop"]
     assert shop["trust_level"] == "validated"

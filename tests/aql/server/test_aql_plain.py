@@ -20,7 +20,7 @@ ECHO = {"text": "x"}
 
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("client", ["anybody", "interlock", "interlock-cli"])
-def test_where_plain_is_denied_no_name_opens_it_over_http(
+def test_denied_plain_view_cannot_be_named_over_http(
     start_node: Start, era: str, client: str
 ) -> None:
     node = start_node(aql=AqlConfig(plain="deny"))
@@ -53,7 +53,7 @@ def plain(node: NodeThread, era: str) -> Callable[[], str]:
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_limits_hold_for_plain_calls(start_node: Start, era: str) -> None:
+def test_rate_limits_apply_to_plain_calls(start_node: Start, era: str) -> None:
     settings = AqlConfig(
         api_limits=[ApiLimit(limit=2, scope="endpoint", endpoint="shop_echo", window="day")],
         operations=READ,
@@ -68,7 +68,7 @@ def test_limits_hold_for_plain_calls(start_node: Start, era: str) -> None:
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_a_rest_holds_for_plain_calls(start_node: Start, era: str) -> None:
+def test_cooldown_applies_to_plain_calls(start_node: Start, era: str) -> None:
     call = plain(
         start_node(aql=AqlConfig(operations={"shop.echo": OperationConfig(cooldown=900)})), era
     )
@@ -77,7 +77,7 @@ def test_a_rest_holds_for_plain_calls(start_node: Start, era: str) -> None:
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_a_quota_makes_plain_calls_wait_for_a_human_and_then_ends_them(
+def test_quota_pauses_and_ends_plain_calls(
     start_node: Start, era: str
 ) -> None:
     waits = QuotaConfig(metric="requests_per_day", warn=1, pause=1, hard_stop=3)
@@ -90,7 +90,7 @@ def test_a_quota_makes_plain_calls_wait_for_a_human_and_then_ends_them(
     assert "is used up" in call()
 
 
-def test_without_any_of_it_plain_calls_are_asked_about_nothing(start_node: Start) -> None:
+def test_plain_calls_skip_danger_check_without_settings(start_node: Start) -> None:
     view = ClientView(view="aql", clients=["someone"])
     node = start_node(aql=AqlConfig(clients=[view]))
     danger = node.node.trust.authorizer.installed["danger"]

@@ -54,14 +54,14 @@ def era(request: pytest.FixtureRequest) -> str:
         ("semantic", [f"mcp_aql_{one}" for one in ("discover", "query", "manage", "operate")]),
     ],
 )
-def test_a_view_lists_its_endpoints_and_nothing_else(
+def test_view_lists_only_its_endpoints(
     node: NodeThread, era: str, view: str, names: list[str]
 ) -> None:
     assert AqlClient(node, f"?view={view}", era).names() == names
 
 
 @pytest.mark.spec("AQ-3.3-4")
-def test_the_plain_view_is_beside_the_others(node: NodeThread, era: str) -> None:
+def test_serves_plain_view_beside_others(node: NodeThread, era: str) -> None:
     plain = AqlClient(node, "", era)
     assert "shop__echo" in plain.names()
     assert not [name for name in plain.names() if name.startswith(("aql.", "mcp_aql"))]
@@ -72,7 +72,7 @@ def test_the_plain_view_is_beside_the_others(node: NodeThread, era: str) -> None
 
 
 @pytest.mark.spec("AQ-3.3-2", "AQ-1.2-1")
-def test_both_modes_serve_the_same_operations(node: NodeThread, era: str) -> None:
+def test_both_modes_serve_same_operations(node: NodeThread, era: str) -> None:
     five, one = (AqlClient(node, f"?view={view}", era) for view in VIEWS)
     names = [{each["name"] for each in c.introspect()["operations"]} for c in (five, one)]
     assert names[0] == names[1]
@@ -82,7 +82,7 @@ def test_both_modes_serve_the_same_operations(node: NodeThread, era: str) -> Non
         assert answer == {"success": True, "data": {"content": [{"type": "text", "text": "ünï"}]}}
 
 
-def test_an_endpoint_of_the_plain_view_is_none_here_and_the_other_way_round(
+def test_rejects_endpoints_of_other_view(
     node: NodeThread, era: str
 ) -> None:
     view, plain = AqlClient(node, "?view=aql", era), AqlClient(node, "", era)
@@ -96,7 +96,7 @@ def test_an_endpoint_of_the_plain_view_is_none_here_and_the_other_way_round(
 
 
 @pytest.mark.spec("AQ-10.1-1", "AQ-3.2-1")
-def test_a_wrong_endpoint_is_refused_with_the_right_one(node: NodeThread, era: str) -> None:
+def test_rejects_wrong_endpoint_and_names_right_endpoint(node: NodeThread, era: str) -> None:
     client = AqlClient(node, "?view=aql", era)
     heard = len(node.shop.calls("echo"))
     answer = client.ask("shop_echo", {"nonsense": 1}, tool="mcp_aql_delete")
@@ -107,7 +107,7 @@ def test_a_wrong_endpoint_is_refused_with_the_right_one(node: NodeThread, era: s
 
 @pytest.mark.spec("AQ-EPM-5.5-1")
 @pytest.mark.parametrize("view", VIEWS)
-def test_an_unknown_operation_is_not_found_in_every_mode(
+def test_unknown_operation_is_not_found_in_every_mode(
     node: NodeThread, era: str, view: str
 ) -> None:
     client = AqlClient(node, f"?view={view}", era)
@@ -122,7 +122,7 @@ def test_an_unknown_operation_is_not_found_in_every_mode(
 
 @pytest.mark.spec("AQ-7.1-1", "AQ-1.4-1")
 @pytest.mark.parametrize("view", VIEWS)
-def test_introspection_alone_leads_to_a_call(node: NodeThread, era: str, view: str) -> None:
+def test_introspection_suffices_for_call(node: NodeThread, era: str, view: str) -> None:
     """A client that knows nothing but its list of tools."""
     client = AqlClient(node, f"?view={view}", era)
     (first, *_) = [one for one in client.tools() if "introspect" in one["description"]]
@@ -137,7 +137,7 @@ def test_introspection_alone_leads_to_a_call(node: NodeThread, era: str, view: s
 
 
 @pytest.mark.spec("AQ-1.4-1", "AQ-10.2-1", "AQ-10.1-1", "AQ-4.3-1", "AQ-8.5.2-1")
-def test_everything_that_can_be_called_is_told_of_and_classified(
+def test_introspection_lists_and_classifies_every_operation(
     node: NodeThread, era: str
 ) -> None:
     client = AqlClient(node, "?view=aql", era)
@@ -158,7 +158,7 @@ def test_everything_that_can_be_called_is_told_of_and_classified(
 
 
 @pytest.mark.spec("AQ-10.3-1", "AQ-10.2-1")
-def test_what_goes_beyond_the_draft_is_told_of(node: NodeThread, era: str) -> None:
+def test_introspection_documents_extensions(node: NodeThread, era: str) -> None:
     """Extensions are parameters and natives: each has its entry, and its page in the docs."""
     client = AqlClient(node, "?view=aql", era)
     detail = client.introspect(name="introspect")["operation"]
@@ -168,7 +168,7 @@ def test_what_goes_beyond_the_draft_is_told_of(node: NodeThread, era: str) -> No
 
 
 @pytest.mark.spec("AQ-2.3.1-1", "AQ-2.3.2-1", "AQ-2.3.5-2")
-def test_a_session_is_the_connection_s_and_a_new_one_is_another(node: NodeThread) -> None:
+def test_each_connection_has_own_session_id(node: NodeThread) -> None:
     one, other = AqlClient(node), AqlClient(node)
     ids = [c.introspect()["_protocol"]["session_id"] for c in (one, one, other)]
     assert ids[0] == ids[1] != ids[2]
@@ -202,7 +202,7 @@ def test_deleted_session_cancels_its_executions(node: NodeThread) -> None:
 
 
 @pytest.mark.spec("AQ-2.3.5-1", "AQ-2.3-1")
-def test_what_a_client_says_of_its_session_counts_for_nothing(node: NodeThread, era: str) -> None:
+def test_ignores_session_id_of_client(node: NodeThread, era: str) -> None:
     mine = AqlClient(node, "?view=aql", era)
     own = mine.introspect()["_protocol"]["session_id"]
     claimed = {"operation": "introspect", "params": {"query": "operations"},
@@ -217,7 +217,7 @@ def test_what_a_client_says_of_its_session_counts_for_nothing(node: NodeThread, 
 
 
 @pytest.mark.spec("AQ-EPM-2.1-1")
-def test_a_client_can_block_one_endpoint_in_semantic_mode(node: NodeThread, era: str) -> None:
+def test_semantic_mode_separates_delete_endpoint(node: NodeThread, era: str) -> None:
     """Deletes have a tool of their own, marked as what it is."""
     tools = {tool["name"]: tool for tool in AqlClient(node, "?view=aql", era).tools()}
     hints = {name: one["annotations"] for name, one in tools.items()}
@@ -229,7 +229,7 @@ def test_a_client_can_block_one_endpoint_in_semantic_mode(node: NodeThread, era:
     assert single["annotations"] == {"readOnlyHint": False, "destructiveHint": True}
 
 
-def test_instructions_say_how_to_go_on(node: NodeThread) -> None:
+def test_instructions_explain_next_step(node: NodeThread) -> None:
     view, plain = AqlClient(node, "?view=aql"), AqlClient(node, "")
     assert view.session is not None
     assert plain.session is not None
@@ -238,7 +238,7 @@ def test_instructions_say_how_to_go_on(node: NodeThread) -> None:
     assert "Mind the tools." in plain.session.opened["instructions"]
 
 
-def test_progress_comes_through_a_view(node: NodeThread) -> None:
+def test_passes_progress_through_view(node: NodeThread) -> None:
     client = AqlClient(node)
     assert client.session is not None
     arguments = {"operation": "shop_report", "params": {"steps": 3}}
@@ -258,7 +258,7 @@ def test_progress_comes_through_a_view(node: NodeThread) -> None:
     assert envelope(seen[-1]["result"])["success"] is True
 
 
-def test_a_call_in_a_view_can_be_cancelled(node: NodeThread) -> None:
+def test_cancels_call_in_view(node: NodeThread) -> None:
     client = AqlClient(node)
     assert client.session is not None
     arguments = {"operation": "shop_hold", "params": {"text": "long"}}
@@ -278,7 +278,7 @@ def test_a_call_in_a_view_can_be_cancelled(node: NodeThread) -> None:
 
 
 @pytest.mark.spec("AQ-1.2-1")
-def test_two_servers_of_different_kinds_need_nothing_of_their_own(
+def test_serves_different_servers_without_configuration(
     start_node: Callable[..., NodeThread],
 ) -> None:
     files, issues = ToolServer(), ToolServer("stateless")
@@ -298,7 +298,7 @@ def test_two_servers_of_different_kinds_need_nothing_of_their_own(
 
 
 @pytest.mark.spec("AQ-2.3-1", "AQ-2.3.5-1")
-def test_a_stateless_session_is_the_caller_s(start_node: Callable[..., NodeThread]) -> None:
+def test_stateless_session_id_belongs_to_caller(start_node: Callable[..., NodeThread]) -> None:
     tokens = {"chief": "chief-secret-token-1234567890", "deputy": "deputy-secret-token-1234567890"}
     node = start_node(tokens=tokens, policy=PolicyConfig(default="allow"))
     clients = {
@@ -321,7 +321,7 @@ def test_a_stateless_session_is_the_caller_s(start_node: Callable[..., NodeThrea
         assert envelope(answer.result)["success"] is expected, name
 
 
-def test_a_stranger_learns_nothing(start_node: Callable[..., NodeThread]) -> None:
+def test_unauthenticated_client_sees_nothing(start_node: Callable[..., NodeThread]) -> None:
     node = start_node(tokens={"chief": "chief-secret-token-1234567890"})
     client = AqlClient(node, "?view=aql", "stateless")
     for method, params in (
@@ -334,7 +334,7 @@ def test_a_stranger_learns_nothing(start_node: Callable[..., NodeThread]) -> Non
         assert b"shop" not in answer.body
 
 
-def test_the_stateless_list_has_its_times_and_headers_are_compared(node: NodeThread) -> None:
+def test_stateless_list_has_ttl_and_checks_headers(node: NodeThread) -> None:
     client = AqlClient(node, "?view=aql", "stateless")
     listed = client.request("tools/list").result
     assert {"ttlMs", "cacheScope", "resultType"} <= set(listed)
@@ -348,7 +348,7 @@ def test_the_stateless_list_has_its_times_and_headers_are_compared(node: NodeThr
 
 
 @pytest.mark.spec("AQ-CT-3.3-1")
-def test_every_failure_is_worded_so_that_it_is_no_stack_trace(node: NodeThread, era: str) -> None:
+def test_every_failure_message_is_safe(node: NodeThread, era: str) -> None:
     client = AqlClient(node, "?view=aql", era)
     asked: list[Any] = [
         {}, {"operation": 7}, {"operation": None}, {"operation": "introspect", "params": 1},

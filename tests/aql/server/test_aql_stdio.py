@@ -63,7 +63,7 @@ class Lines:
 
 @pytest.mark.spec("AQ-3.3-1")
 @pytest.mark.parametrize("era", ERAS)
-def test_lines_have_the_view_of_the_config(node: NodeThread, era: str) -> None:
+def test_stdio_uses_view_of_config(node: NodeThread, era: str) -> None:
     lines = Lines(node, era)
     with lines.wire:
         names = [one["name"] for one in lines.request("tools/list", {})["result"]["tools"]]
@@ -74,7 +74,7 @@ def test_lines_have_the_view_of_the_config(node: NodeThread, era: str) -> None:
 
 
 @pytest.mark.spec("AQ-2.3-1", "AQ-2.3.2-1")
-def test_every_connection_is_a_session_of_its_own(node: NodeThread) -> None:
+def test_each_connection_has_own_session_id(node: NodeThread) -> None:
     ids = []
     for _ in range(2):
         lines = Lines(node, "session")
@@ -85,14 +85,14 @@ def test_every_connection_is_a_session_of_its_own(node: NodeThread) -> None:
 
 
 @pytest.mark.spec("AQ-2.3.1-1")
-def test_nothing_is_answered_before_a_session_is_open(node: NodeThread) -> None:
+def test_rejects_calls_before_initialize(node: NodeThread) -> None:
     with node.local() as wire:
         call = {"name": "mcp_aql_read", "arguments": {"operation": "introspect"}}
         wire.send(message("tools/call", call, 1) + b"\n")
         assert "error" in wire.line()
 
 
-def test_bytes_that_are_no_text_end_nothing_but_their_own_line(node: NodeThread) -> None:
+def test_invalid_utf8_affects_only_its_line(node: NodeThread) -> None:
     lines = Lines(node, "session")
     with lines.wire:
         arguments = b'{"operation":"shop_echo","params":{"text":"\xff"}}'
@@ -109,7 +109,7 @@ def test_bytes_that_are_no_text_end_nothing_but_their_own_line(node: NodeThread)
 
 
 @pytest.mark.spec("AQ-2.3.3-1", "AQ-2.3-1", "AQ-2.3.1-1", "AQ-2.3.2-1")
-def test_the_end_of_the_line_ends_what_was_begun_on_it(node: NodeThread) -> None:
+def test_disconnect_cancels_executions(node: NodeThread) -> None:
     lines = Lines(node, "session")
     arguments = {"operation": "shop_hold", "params": {"text": "begun"}, "_async": True}
     answer = lines.request("tools/call", {"name": "mcp_aql_execute", "arguments": arguments})
@@ -133,7 +133,7 @@ def test_the_end_of_the_line_ends_what_was_begun_on_it(node: NodeThread) -> None
 
 @pytest.mark.spec("AQ-7.1-1")
 @pytest.mark.parametrize("era", ERAS)
-def test_who_names_a_view_that_is_not_there_is_served_nothing(node: NodeThread, era: str) -> None:
+def test_unknown_view_blocks_connection_until_valid_view(node: NodeThread, era: str) -> None:
     asked = {"view": "bogus"}
     wire = node.local()
     wire.send(message(CHOSEN, asked, None) + b"\n")
@@ -155,7 +155,7 @@ def test_who_names_a_view_that_is_not_there_is_served_nothing(node: NodeThread, 
 
 
 @pytest.mark.parametrize("view", ["aql", "aql-single"])
-def test_the_official_client_finds_and_calls_an_operation(node: NodeThread, view: str) -> None:
+def test_official_client_finds_and_calls_operation(node: NodeThread, view: str) -> None:
     """It sees tools, a schema and text: all that AQL is to a client that never heard of it."""
 
     async def talk() -> Any:

@@ -40,7 +40,7 @@ def instructions_of(client: AqlClient) -> str:
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_a_tool_whose_schema_names_no_parameters_takes_any(start_node: Start, era: str) -> None:
+def test_schema_without_properties_accepts_any_parameter(start_node: Start, era: str) -> None:
     shop = ToolServer()
     shop.tools = [{"name": "echo", "inputSchema": {"type": "object"}}, tool("add", a={})]
     config = AqlConfig(operations={"shop.*": OperationConfig(category="READ", danger="safe")})
@@ -52,7 +52,7 @@ def test_a_tool_whose_schema_names_no_parameters_takes_any(start_node: Start, er
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_a_failure_is_an_error_for_clients_of_mcp(start_node: Start, era: str) -> None:
+def test_is_error_setting_marks_failures_for_mcp_clients(start_node: Start, era: str) -> None:
     client = AqlClient(start_node(aql=AqlConfig(operations=READ)), "?view=aql", era)
     failed = client.call("mcp_aql_read", {"operation": "shop_ecko"})
     assert failed["isError"] is True
@@ -63,7 +63,7 @@ def test_a_failure_is_an_error_for_clients_of_mcp(start_node: Start, era: str) -
 
 @pytest.mark.spec("AQ-EPM-3.2-1", "AQ-3.3-1")
 @pytest.mark.parametrize("era", ERAS)
-def test_the_config_says_what_clients_see_that_ask_for_nothing(start_node: Start, era: str) -> None:
+def test_config_selects_view_by_client(start_node: Start, era: str) -> None:
     rules = [
         ClientView(view="aql-single", clients=["small-*"]),
         ClientView(view="plain", clients=["classic"]),
@@ -84,7 +84,7 @@ def test_the_config_says_what_clients_see_that_ask_for_nothing(start_node: Start
 
 @pytest.mark.spec("AQ-3.3-3")
 @pytest.mark.parametrize("era", ERAS)
-def test_profiles_have_endpoints_of_their_own(start_node: Start, era: str) -> None:
+def test_profiles_define_endpoints(start_node: Start, era: str) -> None:
     own = ProfileConfig(
         families={
             "inspect": FamilyConfig(operations=["introspect"]),
@@ -116,7 +116,7 @@ def test_profiles_have_endpoints_of_their_own(start_node: Start, era: str) -> No
 
 @pytest.mark.spec("AQ-MCP-6.2-1")
 @pytest.mark.parametrize("era", ERAS)
-def test_a_prefix_tells_nodes_apart(start_node: Start, era: str) -> None:
+def test_prefix_separates_nodes(start_node: Start, era: str) -> None:
     home = start_node(aql=AqlConfig(prefix="home_", operations=READ))
     office = start_node(aql=AqlConfig(prefix="office_", operations=READ))
     names = [AqlClient(node, "?view=aql", era).names() for node in (home, office)]
@@ -132,7 +132,7 @@ def test_a_prefix_tells_nodes_apart(start_node: Start, era: str) -> None:
 
 @pytest.mark.spec("AQ-MCP-6.6-1")
 @pytest.mark.parametrize("era", ERAS)
-def test_a_namespace_has_a_face_of_its_own(start_node: Start, era: str) -> None:
+def test_namespace_view_shows_only_its_operations(start_node: Start, era: str) -> None:
     node = start_node(workshops={"shop": ToolServer(), "other": ToolServer()})
     told = AqlClient(node, "?view=aql&namespace=other", era).introspect()
     names = {one["name"] for one in told["operations"]}
@@ -142,7 +142,7 @@ def test_a_namespace_has_a_face_of_its_own(start_node: Start, era: str) -> None:
 
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("query", ["?view=graphql", "?view=", "?view=aql&view=none"])
-def test_an_unknown_view_is_refused_by_name(start_node: Start, era: str, query: str) -> None:
+def test_rejects_unknown_view_and_lists_views(start_node: Start, era: str, query: str) -> None:
     node = start_node()
     body = message("tools/list", {"_meta": meta()})
     client = AqlClient(node, "", "stateless")
@@ -155,7 +155,7 @@ def test_an_unknown_view_is_refused_by_name(start_node: Start, era: str, query: 
 
 @pytest.mark.spec("AQ-3.3-4")
 @pytest.mark.parametrize("era", ERAS)
-def test_auto_shows_tools_while_they_are_few(start_node: Start, era: str) -> None:
+def test_auto_view_shows_tools_of_small_catalog(start_node: Start, era: str) -> None:
     few, many = ToolServer(), ToolServer()
     few.tools = [tool("echo", text={"type": "string"})]
     many.tools = [
@@ -177,7 +177,7 @@ def test_auto_shows_tools_while_they_are_few(start_node: Start, era: str) -> Non
 
 
 @pytest.mark.spec("AQ-EPM-8.3-1")
-def test_who_is_there_keeps_its_view_and_who_comes_gets_the_new_one(start_node: Start) -> None:
+def test_config_change_applies_to_new_sessions_only(start_node: Start) -> None:
     node = start_node(aql=AqlConfig(view="plain", operations=READ))
     before = AqlClient(node, "")
     assert "shop__echo" in before.names()
@@ -205,7 +205,7 @@ def test_who_is_there_keeps_its_view_and_who_comes_gets_the_new_one(start_node: 
         ),
     ],
 )
-def test_the_environment_wins_over_the_file(
+def test_environment_overrides_config(
     tmp_path: Path, environ: dict[str, str], names: list[str]
 ) -> None:
     node = NodeThread(tmp_path, environ=environ, aql=AqlConfig(view="plain"))
@@ -217,13 +217,13 @@ def test_the_environment_wins_over_the_file(
 
 @pytest.mark.spec("AQ-MCP-6.2-1")
 @pytest.mark.parametrize("value", ["Git-", "GIT_", "gït_", "github", "_", "x" * 19 + "_"])
-def test_a_prefix_that_is_none_is_refused(tmp_path: Path, value: str) -> None:
+def test_rejects_invalid_prefix(tmp_path: Path, value: str) -> None:
     with pytest.raises(Exception, match="MCP_AQL_TOOL_PREFIX"):
         NodeThread(tmp_path, environ={"MCP_AQL_TOOL_PREFIX": value})
 
 
 @pytest.mark.parametrize("view", ["aql", "aql-single", "aql-all", "semantic", "own"])
-def test_instructions_name_a_tool_of_the_very_view(start_node: Start, view: str) -> None:
+def test_instructions_name_tool_of_view(start_node: Start, view: str) -> None:
     own = {
         "look": FamilyConfig(categories=["READ"]),
         "act": FamilyConfig(categories=["CREATE", "UPDATE", "DELETE", "EXECUTE"]),

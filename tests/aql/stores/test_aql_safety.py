@@ -30,7 +30,7 @@ EXECUTION = AgentExecution("e", WHO, "agent", 1.0, 50, "moderate")
 ATTEMPTS = CodeAttempts(WHO, (1.0, 2.0), 1, 60.0)
 
 
-def test_everything_is_there_again(tmp_path: Path) -> None:
+def test_loads_stored_records(tmp_path: Path) -> None:
     path = tmp_path / "state" / "safety.db"
     store = SafetyStore(path)
     assert store.load() == SafetyState()
@@ -51,14 +51,14 @@ def test_everything_is_there_again(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_names_do_not_run_together(tmp_path: Path) -> None:
+def test_keys_do_not_collide(tmp_path: Path) -> None:
     store = SafetyStore(tmp_path / "safety.db")
     for who in (("a", "b,c", ""), ("a,b", "c", ""), ('a","b', "c", "")):
         store.save(CodeAttempts(who, (1.0,)))
     assert len(store.load().attempts) == 3
 
 
-def test_another_program_s_file_is_left_alone(tmp_path: Path) -> None:
+def test_rejects_foreign_database(tmp_path: Path) -> None:
     path = tmp_path / "safety.db"
     with sqlite3.connect(path) as file:
         file.execute("CREATE TABLE theirs (x)")
@@ -68,14 +68,14 @@ def test_another_program_s_file_is_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write anywhere")
-def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+def test_rejects_unwritable_folder(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with pytest.raises(InterlockError) as raised:
         SafetyStore(tmp_path / "safety.db").save(BLOCK)
     assert raised.value.failure is UNRECORDABLE
 
 
-def test_rubbish_is_no_reason_to_forget_a_block(tmp_path: Path) -> None:
+def test_reports_unreadable_block(tmp_path: Path) -> None:
     path = tmp_path / "safety.db"
     store = SafetyStore(path)
     store.save(EXECUTION)

@@ -56,7 +56,7 @@ def put(
     return loop.wait(number)[-1]
 
 
-def test_what_is_written_is_read_again(store: ExecutionStore, loop: Told[bool]) -> None:
+def test_loads_stored_executions(store: ExecutionStore, loop: Told[bool]) -> None:
     one = execution("one", created=2.0, arguments=b'{"x":1}', status=ExecutionState.RUNNING)
     error = {"code": "X", "message": "m", "details": {"n": 2**80}}
     other = execution("other", error=error, progress={"percentage": 5.0})
@@ -74,27 +74,27 @@ def test_what_is_written_is_read_again(store: ExecutionStore, loop: Told[bool]) 
     assert [one.id for one in store.load()] == ["one"]
 
 
-def test_many_take_few_commits(store: ExecutionStore, loop: Told[bool]) -> None:
+def test_groups_writes_in_few_commits(store: ExecutionStore, loop: Told[bool]) -> None:
     for number in range(200):
         store.write(execution(f"e{number}"), None, loop.then)
     assert loop.wait(200) == [True] * 200
     assert store.commits < 100
 
 
-def test_only_its_owner_can_read_it(store: ExecutionStore, loop: Told[bool]) -> None:
+def test_only_owner_can_read_file(store: ExecutionStore, loop: Told[bool]) -> None:
     put(store, loop, execution())
     for found in store.path.parent.iterdir():  # type: ignore[union-attr]
         assert stat.S_IMODE(found.stat().st_mode) == 0o600
 
 
-def test_it_waits_for_the_disk(store: ExecutionStore, loop: Told[bool]) -> None:
+def test_waits_for_disk(store: ExecutionStore, loop: Told[bool]) -> None:
     put(store, loop, execution())
     with store._file.lock:
         [synchronous] = store._file.connect().execute("PRAGMA synchronous").fetchone()
     assert synchronous == 2
 
 
-def test_executions_of_a_living_node_are_its_own(path: Path, loop: Told[bool]) -> None:
+def test_running_executions_belong_to_their_node(path: Path, loop: Told[bool]) -> None:
     one, other = (ExecutionStore(path, deliver=loop.deliver) for _ in range(2))
     try:
         put(one, loop, execution("one", status=ExecutionState.RUNNING))
@@ -111,20 +111,20 @@ def test_executions_of_a_living_node_are_its_own(path: Path, loop: Told[bool]) -
     assert [found.name for found in path.parent.glob("*.lock")] == []
 
 
-def test_what_cannot_be_written_harms_no_other(store: ExecutionStore, loop: Told[bool]) -> None:
+def test_failed_write_does_not_affect_others(store: ExecutionStore, loop: Told[bool]) -> None:
     store.write(execution("bad", progress={"total": object()}), None, loop.then)
     store.write(execution("good"), None, loop.then)
     assert loop.wait(2) == [False, True]
     assert [one.id for one in store.load()] == ["good"]
 
 
-def test_after_the_end_nothing_is_written(store: ExecutionStore, loop: Told[bool]) -> None:
+def test_closed_store_writes_nothing(store: ExecutionStore, loop: Told[bool]) -> None:
     put(store, loop, execution())
     store.close()
     assert put(store, loop, execution("late")) is False
 
 
-def test_it_may_be_closed_by_another_thread(path: Path, loop: Told[bool]) -> None:
+def test_other_thread_may_close_store(path: Path, loop: Told[bool]) -> None:
     store = ExecutionStore(path, deliver=loop.deliver)
     put(store, loop, execution(), b"null")
     assert store.result("exec_1") == b"null"
@@ -142,7 +142,7 @@ def test_it_may_be_closed_by_another_thread(path: Path, loop: Told[bool]) -> Non
     assert failed == []
 
 
-def test_another_programs_file_is_left_alone(path: Path, loop: Told[bool]) -> None:
+def test_rejects_foreign_database(path: Path, loop: Told[bool]) -> None:
     path.parent.mkdir()
     with sqlite3.connect(path) as file:
         file.execute("CREATE TABLE theirs (x)")
@@ -157,7 +157,7 @@ def test_another_programs_file_is_left_alone(path: Path, loop: Told[bool]) -> No
     assert path.read_bytes() == before
 
 
-def test_a_damaged_record_is_left_out(store: ExecutionStore, loop: Told[bool]) -> None:
+def test_skips_damaged_record(store: ExecutionStore, loop: Told[bool]) -> None:
     put(store, loop, execution("good"))
     put(store, loop, execution("bad"))
     store._file.run_now(
@@ -166,7 +166,7 @@ def test_a_damaged_record_is_left_out(store: ExecutionStore, loop: Told[bool]) -
     assert [one.id for one in store.load()] == ["good"]
 
 
-def test_a_folder_in_its_place_is_told(path: Path, loop: Told[bool]) -> None:
+def test_reports_folder_in_place_of_file(path: Path, loop: Told[bool]) -> None:
     path.mkdir(parents=True)
     store = ExecutionStore(path, deliver=loop.deliver)
     assert put(store, loop, execution()) is False
@@ -210,7 +210,7 @@ threading.Event().wait()
 
 
 @pytest.mark.spec("AQ-2.3.4-1")
-def test_what_was_told_of_outlives_kill_9(path: Path, loop: Told[bool]) -> None:
+def test_confirmed_writes_survive_kill(path: Path, loop: Told[bool]) -> None:
     writer = subprocess.Popen(
         [sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True
     )

@@ -30,14 +30,14 @@ def test_usage_survives_a_restart(tmp_path: Path) -> None:
     again.close()
 
 
-def test_vectors_are_kept_by_digest(tmp_path: Path) -> None:
+def test_stores_vectors_by_digest(tmp_path: Path) -> None:
     memory = SearchStore(tmp_path / "search.db")
     memory.save_vectors({"d1": b"\0" * 8, "d2": b"\1" * 8})
     assert memory.vectors(["d2", "d3"]) == {"d2": b"\1" * 8}
     memory.close()
 
 
-def test_another_programs_file_is_not_touched(tmp_path: Path) -> None:
+def test_rejects_foreign_database(tmp_path: Path) -> None:
     path = tmp_path / "search.db"
     other = sqlite3.connect(path)
     other.execute("CREATE TABLE theirs (x)")
@@ -53,7 +53,7 @@ def test_another_programs_file_is_not_touched(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_what_cannot_be_written_is_tried_again(tmp_path: Path) -> None:
+def test_retries_failed_write(tmp_path: Path) -> None:
     path = tmp_path / "search.db"
     memory = SearchStore(path)
     usage = Usage(clock=lambda: 1_000.0)
@@ -67,7 +67,7 @@ def test_what_cannot_be_written_is_tried_again(tmp_path: Path) -> None:
     memory.close()
 
 
-def test_a_file_of_garbage_is_said_and_left(tmp_path: Path) -> None:
+def test_rejects_invalid_file(tmp_path: Path) -> None:
     path = tmp_path / "search.db"
     path.write_bytes(b"not a database, and long enough to be looked at" * 30)
     with pytest.raises(InterlockError):

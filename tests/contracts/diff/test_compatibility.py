@@ -49,7 +49,7 @@ def with_schema(**more: object) -> dict[str, object]:
     ],
     ids=["incompatible", "addition", "documentation", "implementation", "meaning"],
 )
-def test_what_a_change_asks_for(after: dict[str, object], raised: Bump, version: str) -> None:
+def test_change_determines_version(after: dict[str, object], raised: Bump, version: str) -> None:
     changes = diff_tools(TOOL, after)
     assert required_bump(changes) is raised
     assert next_version("1.4.2", changes) == version
@@ -66,13 +66,13 @@ def test_what_a_change_asks_for(after: dict[str, object], raised: Bump, version:
         ("3.0.0", "2.9.9", Compatibility.INCOMPATIBLE),
     ],
 )
-def test_who_gets_on_with_whom(client: str, server: str, expected: Compatibility) -> None:
+def test_checks_compatibility_of_versions(client: str, server: str, expected: Compatibility) -> None:
     assert check_compatibility(client, server) is expected
 
 
 @pytest.mark.spec("ST-4.5.2-1")
 @given(*[st.tuples(*[st.integers(0, 20)] * 3)] * 2)
-def test_the_predicate(client: tuple[int, int, int], server: tuple[int, int, int]) -> None:
+def test_compatibility_follows_major_and_minor(client: tuple[int, int, int], server: tuple[int, int, int]) -> None:
     found = check_compatibility("{}.{}.{}".format(*client), "{}.{}.{}".format(*server))
     assert (found is Compatibility.INCOMPATIBLE) == (client[0] != server[0])
     if client[0] == server[0]:
@@ -80,20 +80,20 @@ def test_the_predicate(client: tuple[int, int, int], server: tuple[int, int, int
 
 
 @pytest.mark.parametrize("text", ["1", "1.2", "v1.2.3", "", "1.2.3.4", "01.2.3", "x"])
-def test_what_is_no_version(text: str) -> None:
+def test_rejects_invalid_versions(text: str) -> None:
     with pytest.raises(InterlockError, match=r"major\.minor\.patch") as raised:
         read_version(text)
     assert raised.value.failure is INVALID_ARGUMENTS
 
 
-def test_changes_below_a_place() -> None:
+def test_prefix_paths_adds_location() -> None:
     change = SchemaChange(ChangeReason.FIELD_REMOVED, "/properties/a", True, "It is gone.")
     moved = prefix_paths("/inputSchema", [change])
     assert moved[0].path == "/inputSchema/properties/a"
     assert breaking(moved) == moved
 
 
-def test_large_values_are_cut() -> None:
+def test_truncates_large_values() -> None:
     assert truncate_value({"a": 1}) == {"a": 1}
     assert len(truncate_value(["x" * 1000])) == 401
     assert format_value("é" * 100).endswith("…")

@@ -42,14 +42,14 @@ def compiled(tmp_path: Path) -> Compile:
 
 @pytest.mark.spec("ST-4.5.3-2")
 @pytest.mark.parametrize("row", table.CLASSES, ids=[row[0] for row in table.CLASSES])
-def test_the_classes_of_the_specification(row: ProtoRow, compiled: Compile) -> None:
+def test_change_classes_of_specification(row: ProtoRow, compiled: Compile) -> None:
     _, old, new, expected = row
     changes = diff_descriptors(compiled(old), compiled(new))
     assert [label(change) for change in changes] == list(expected)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[row[0] for row in ROWS])
-def test_a_change_is_called_what_it_is(row: ProtoRow, compiled: Compile) -> None:
+def test_names_each_change(row: ProtoRow, compiled: Compile) -> None:
     _, old, new, expected = row
     before = compiled(old)
     changes = diff_descriptors(before, compiled(new))
@@ -57,11 +57,11 @@ def test_a_change_is_called_what_it_is(row: ProtoRow, compiled: Compile) -> None
     assert diff_descriptors(before, before) == []
 
 
-def test_there_are_enough_rows() -> None:
+def test_table_is_large_enough() -> None:
     assert len(table.CLASSES) + len(ROWS) >= 55
 
 
-def test_a_removed_field_says_that_its_number_is_free(compiled: Compile) -> None:
+def test_removed_field_reports_free_number(compiled: Compile) -> None:
     free = diff_descriptors(compiled(table.message("string a = 1;")), compiled(table.message("")))
     kept = diff_descriptors(
         compiled(table.message("string a = 1;")), compiled(table.message("reserved 1;"))
@@ -71,19 +71,19 @@ def test_a_removed_field_says_that_its_number_is_free(compiled: Compile) -> None
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"\n\xff\xff\xff\xff", b"\x00" * 20])
-def test_what_is_no_descriptor_set(data: bytes) -> None:
+def test_rejects_invalid_descriptor_set(data: bytes) -> None:
     with pytest.raises(InterlockError) as raised:
         diff_descriptors(data, data)
     assert raised.value.failure is INVALID_ARGUMENTS
 
 
-def test_too_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_descriptor_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proto_reading, "MAX_DESCRIPTOR_BYTES", 10)
     with pytest.raises(InterlockError, match="limit is 10 bytes"):
         diff_descriptors(b"\n" * 11, b"")
 
 
-def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "google.protobuf.descriptor_pb2", None)
     with pytest.raises(InterlockError, match=r"pip install 'interlock\[contracts\]'") as raised:
         diff_descriptors(b"", b"")
@@ -91,7 +91,7 @@ def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyP
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_are_descriptors_or_not(data: bytes) -> None:
+def test_accepts_or_rejects_any_bytes(data: bytes) -> None:
     try:
         found = diff_descriptors(data, data)
     except InterlockError as error:

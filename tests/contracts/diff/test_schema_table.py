@@ -34,26 +34,26 @@ def names(rows: list[Row]) -> list[str]:
 
 @pytest.mark.spec("ST-4.5.3-2")
 @pytest.mark.parametrize("row", plain.CLASSES, ids=names(plain.CLASSES))
-def test_the_classes_of_the_specification(row: Row) -> None:
+def test_change_classes_of_specification(row: Row) -> None:
     _, role, old, new, expected = row
     assert [label(change) for change in diff_schemas(old, new, role)] == list(expected)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("row", ROWS, ids=names(ROWS))
-def test_a_change_is_called_what_it_is(row: Row) -> None:
+def test_names_each_change(row: Row) -> None:
     _, role, old, new, expected = row
     found = [label(change) for change in diff_schemas(old, new, role)]  # type: ignore[arg-type]
     assert sorted(found) == sorted(expected)
 
 
 @pytest.mark.parametrize("row", [*plain.CLASSES, *ROWS], ids=names([*plain.CLASSES, *ROWS]))
-def test_nothing_changed_when_nothing_did(row: Row) -> None:
+def test_equal_schemas_have_no_changes(row: Row) -> None:
     _, role, old, new, _ = row
     assert diff_schemas(old, old, role) == []  # type: ignore[arg-type]
     assert diff_schemas(new, new, role) == []  # type: ignore[arg-type]
 
 
-def test_documents_that_share_a_part_mean_their_own_by_it() -> None:
+def test_resolves_shared_references_per_document() -> None:
     part = {"$ref": "#/$defs/A"}
     old = {"properties": {"a": part}, "$defs": {"A": plain.STRING}}
     new = {"properties": {"a": part}, "$defs": {"A": plain.INTEGER}}
@@ -61,5 +61,5 @@ def test_documents_that_share_a_part_mean_their_own_by_it() -> None:
     assert found == ["!FIELD_TYPE_CHANGED /properties/a"]
 
 
-def test_there_are_enough_rows() -> None:
+def test_table_is_large_enough() -> None:
     assert len({*names(plain.CLASSES), *names(ROWS)}) == len(plain.CLASSES) + len(ROWS) >= 100

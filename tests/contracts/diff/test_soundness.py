@@ -40,7 +40,7 @@ def contradicting(sent: Any, taken: Any) -> list[Any]:
 @pytest.mark.parametrize("role", ROLES)
 @settings(max_examples=1_000, suppress_health_check=SLOW)
 @given(seed=seeds, forth=st.booleans())
-def test_no_small_value_contradicts(role: Role, seed: int, forth: bool) -> None:
+def test_compatible_change_keeps_small_values_valid(role: Role, seed: int, forth: bool) -> None:
     make = Schemas(seed)
     old = make.whole()
     new = make.changed(old)
@@ -77,7 +77,7 @@ def instances_agree(sent: Any, taken: Any) -> bool:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_no_generated_instance_contradicts(role: Role) -> None:
+def test_compatible_change_keeps_generated_instances_valid(role: Role) -> None:
     agreed = 0
     for seed in range(80):
         # hypothesis-jsonschema speaks draft 7, so only words that mean the same there are used.
@@ -115,7 +115,7 @@ _objects = st.recursive(
 
 @settings(max_examples=150, suppress_health_check=SLOW)
 @given(old=_objects, seed=seeds)
-def test_a_schema_taken_at_its_word(old: Any, seed: int) -> None:
+def test_lenient_comparison_keeps_declared_members_valid(old: Any, seed: int) -> None:
     """Where only those members count that a schema names, an optional one breaks nobody."""
     new = Schemas(seed, references=False).changed(old)
     changes = diff_schemas(old, new, "input", strict=False)
@@ -126,7 +126,7 @@ def test_a_schema_taken_at_its_word(old: Any, seed: int) -> None:
 
 @settings(max_examples=150, suppress_health_check=SLOW)
 @given(seed=seeds)
-def test_what_was_there_and_more_is_compatible(seed: int) -> None:
+def test_wider_schema_is_compatible(seed: int) -> None:
     """The detector is of use only if it recognizes the plainest of compatible changes."""
     make = Schemas(seed, references=False)
     schema, other = make.whole(), make.whole()

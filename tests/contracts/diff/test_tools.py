@@ -72,21 +72,21 @@ ROWS: list[tuple[str, dict[str, Any], dict[str, Any], tuple[str, ...]]] = [
 
 @pytest.mark.parametrize(("old", "new", "expected"), [row[1:] for row in ROWS],
                          ids=[row[0] for row in ROWS])  # fmt: skip
-def test_a_change_of_a_tool(
+def test_names_changes_of_tool(
     old: dict[str, Any], new: dict[str, Any], expected: tuple[str, ...]
 ) -> None:
     assert [label(change) for change in diff_tools(old, new)] == list(expected)
     assert diff_tools(old, old) == []
 
 
-def test_taken_literally_a_new_parameter_can_break() -> None:
+def test_strict_comparison_reports_new_parameter() -> None:
     wider = tool(inputSchema=obj({"a": STRING, "b": STRING}))
     assert [label(change) for change in diff_tools(tool(), wider, strict=True)] == [
         "!FIELD_CLAIMED /inputSchema/properties/b"
     ]
 
 
-def test_lists_of_tools() -> None:
+def test_compares_tool_lists() -> None:
     old = [tool(name="a/b"), tool(name="c")]
     new = [tool(name="d"), tool(name="c", description="e")]
     assert [label(change) for change in diff_tool_lists(old, new)] == [
@@ -97,7 +97,7 @@ def test_lists_of_tools() -> None:
 
 
 @pytest.mark.parametrize("schema", [3, [], "x", {"type": 3}, None])
-def test_a_schema_that_is_none(schema: Any) -> None:
+def test_invalid_schema_is_breaking(schema: Any) -> None:
     broken = tool(inputSchema=schema)
     assert diff_tools(broken, broken) == []
     changes = diff_tools(tool(), broken)

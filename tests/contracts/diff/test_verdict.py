@@ -25,7 +25,7 @@ def guide(tmp_path: Path) -> Path:
 
 @pytest.mark.spec("ST-4.5.3-3")
 @pytest.mark.parametrize("version", ["1.5.0", "1.6.0", "1.5.1"])
-def test_a_break_needs_a_new_major(version: str) -> None:
+def test_breaking_change_needs_new_major(version: str) -> None:
     verdict = check_release("1.5.0", version, [NEW, GONE])
     assert not verdict.passed
     assert verdict.headline == BREAKS == "Breaking changes detected without major version bump"
@@ -34,7 +34,7 @@ def test_a_break_needs_a_new_major(version: str) -> None:
 
 
 @pytest.mark.spec("ST-4.5.3-4")
-def test_a_new_major_needs_a_guide_and_a_notice(guide: Path) -> None:
+def test_new_major_needs_guide_and_notice(guide: Path) -> None:
     verdict = check_release("1.5.0", "2.0.0", [GONE], guide=guide, notice="1.4.0")
     assert verdict.passed
     assert verdict.headline == MAJOR_BREAKS
@@ -53,7 +53,7 @@ def announced(notice: str, *releases: str, guide: Path, old: str = "1.5.0") -> R
 
 
 @pytest.mark.spec("ST-4.5.3-4")
-def test_the_notice_has_to_be_two_releases_old(guide: Path) -> None:
+def test_notice_must_be_two_releases_old(guide: Path) -> None:
     late = announced("1.5.0", guide=guide)
     assert "in 1.5.0, 1 release before 2.0.0. 2 are required" in late.problems[0]
     assert announced("1.4.0", guide=guide).passed
@@ -78,20 +78,20 @@ def test_the_notice_has_to_be_two_releases_old(guide: Path) -> None:
         ("1.5 to 2.0, step by step", None),
     ],
 )
-def test_the_guide_is_for_these_versions(guide: Path, text: str, problem: str | None) -> None:
+def test_guide_must_match_versions(guide: Path, text: str, problem: str | None) -> None:
     guide.write_text(text, encoding="utf-8")
     problems = announced("1.4.0", guide=guide).problems
     assert (problem is None) == (problems == ())
     assert problem is None or problem in problems[0]
 
 
-def test_a_guide_that_is_not_there(tmp_path: Path) -> None:
+def test_reports_unreadable_guide(tmp_path: Path) -> None:
     missing = announced("1.4.0", guide=tmp_path / "nope.md")
     assert "Cannot read the migration guide" in missing.problems[0]
     assert "Cannot read" in announced("1.4.0", guide=tmp_path).problems[0]
 
 
-def test_what_breaks_nothing() -> None:
+def test_accepts_compatible_changes() -> None:
     assert check_release("1.5.0", "1.6.0", [NEW]).warnings == ()
     assert check_release("1.5.0", "1.5.1", [SAID]).passed
     small = check_release("1.5.0", "1.5.1", [NEW])
@@ -105,7 +105,7 @@ def test_what_breaks_nothing() -> None:
     assert check_release("1.5.0", "2.0.0", [NEW]).passed
 
 
-def test_versions_go_up() -> None:
+def test_rejects_older_version() -> None:
     assert check_release("1.5.0", "1.4.9", []).problems == (
         "1.4.9 is older than 1.5.0. Use a newer version.",
     )

@@ -43,7 +43,7 @@ def refusal(store: ContractGit, **files: bytes) -> InterlockError:
 
 
 @pytest.mark.spec("ST-4.6.4-1")
-def test_one_commit_for_each_publication_with_author_and_reason(
+def test_one_commit_per_publication_with_author_and_reason(
     store: ContractGit, folder: Path, means: GitChoice
 ) -> None:
     assert store.backend_name == means
@@ -74,7 +74,7 @@ def test_one_commit_for_each_publication_with_author_and_reason(
     assert store.head() == second
 
 
-def test_what_one_means_wrote_the_other_reads(folder: Path) -> None:
+def test_backends_read_each_other(folder: Path) -> None:
     by_git, by_dulwich = (ContractGit(folder, backend=one) for one in MEANS)
     publish(by_git, {"d/n/1.txt": b"one\n"})
     newest = publish(by_dulwich, {"d/n/2.txt": b"two\n"})
@@ -90,7 +90,7 @@ def test_what_one_means_wrote_the_other_reads(folder: Path) -> None:
     assert is_clean(folder)
 
 
-def test_no_config_of_the_user_is_asked(
+def test_ignores_git_config_of_user(
     store: ContractGit, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither its name, nor its wish to sign, nor its hooks."""
@@ -128,7 +128,7 @@ def test_no_config_of_the_user_is_asked(
 # -- what others have left
 
 
-def test_what_somebody_changed_by_hand_is_neither_committed_nor_lost(
+def test_keeps_manual_changes_uncommitted(
     store: ContractGit, folder: Path
 ) -> None:
     publish(store, {"d/n/1.txt": b"one\n", "d/n/2.txt": b"two\n", "d/n/3.txt": b"three\n"})
@@ -153,7 +153,7 @@ def test_what_somebody_changed_by_hand_is_neither_committed_nor_lost(
 
 
 @pytest.mark.parametrize("lock", ["index.lock", "refs/heads/main.lock"])
-def test_a_store_that_somebody_else_has_locked(store: ContractGit, folder: Path, lock: str) -> None:
+def test_reports_locked_repository(store: ContractGit, folder: Path, lock: str) -> None:
     publish(store, {"d/n/1.txt": b"one\n"})
     held = folder / ".git" / lock
     held.touch()
@@ -171,7 +171,7 @@ def test_a_store_that_somebody_else_has_locked(store: ContractGit, folder: Path,
     assert is_clean(folder)
 
 
-def test_another_publisher_that_does_not_come_to_an_end(
+def test_reports_pending_publication(
     store: ContractGit, folder: Path, means: GitChoice
 ) -> None:
     publish(store, {"d/n/1.txt": b"one\n"})
@@ -184,7 +184,7 @@ def test_another_publisher_that_does_not_come_to_an_end(
     publish(store, {"d/n/2.txt": b"two\n"})
 
 
-def test_a_folder_that_is_no_repository(store: ContractGit, folder: Path) -> None:
+def test_rejects_folder_that_is_no_repository(store: ContractGit, folder: Path) -> None:
     folder.mkdir()
     (folder / "notes.txt").write_text("mine\n")
     error = refusal(store)
@@ -196,13 +196,13 @@ def test_a_folder_that_is_no_repository(store: ContractGit, folder: Path) -> Non
     assert is_clean(folder)
 
 
-def test_a_file_in_its_place(tmp_path: Path, means: GitChoice) -> None:
+def test_rejects_file_in_place_of_folder(tmp_path: Path, means: GitChoice) -> None:
     (tmp_path / "registry").write_text("")
     error = refusal(ContractGit(tmp_path / "registry", backend=means))
     assert "is a file" in error.message or "Cannot read the registry" in error.message
 
 
-def test_a_folder_inside_another_repository_is_a_repository_of_its_own(
+def test_folder_inside_repository_becomes_own_repository(
     tmp_path: Path, means: GitChoice
 ) -> None:
     git(tmp_path, "init", "--quiet")
@@ -212,7 +212,7 @@ def test_a_folder_inside_another_repository_is_a_repository_of_its_own(
     assert is_clean(tmp_path / "contracts")
 
 
-def test_a_bare_repository(folder: Path, tmp_path: Path, means: GitChoice) -> None:
+def test_publishes_to_bare_repository(folder: Path, tmp_path: Path, means: GitChoice) -> None:
     folder.mkdir()
     git(folder, "init", "--quiet", "--bare", "--initial-branch=trunk")
     store = ContractGit(folder, backend=means)
@@ -226,7 +226,7 @@ def test_a_bare_repository(folder: Path, tmp_path: Path, means: GitChoice) -> No
     git(folder, "fsck", "--strict")
 
 
-def test_a_linked_working_tree(folder: Path, tmp_path: Path, means: GitChoice) -> None:
+def test_publishes_to_linked_worktree(folder: Path, tmp_path: Path, means: GitChoice) -> None:
     publish(ContractGit(folder, backend=means), {"d/n/1.txt": b"one\n"})
     linked = tmp_path / "linked"
     git(folder, "worktree", "add", "--quiet", "-b", "other", str(linked))
@@ -238,7 +238,7 @@ def test_a_linked_working_tree(folder: Path, tmp_path: Path, means: GitChoice) -
     assert is_clean(folder)
 
 
-def test_a_detached_head(store: ContractGit, folder: Path) -> None:
+def test_rejects_detached_head(store: ContractGit, folder: Path) -> None:
     first = publish(store, {"d/n/1.txt": b"one\n"})
     publish(store, {"d/n/2.txt": b"two\n"})
     git(folder, "checkout", "--quiet", first)
@@ -251,7 +251,7 @@ def test_a_detached_head(store: ContractGit, folder: Path) -> None:
     publish(store, {"d/n/3.txt": b"three\n"})
 
 
-def test_a_merge_that_is_under_way(store: ContractGit, folder: Path) -> None:
+def test_rejects_merge_in_progress(store: ContractGit, folder: Path) -> None:
     publish(store, {"d/n/1.txt": b"one\n"})
     git(folder, "switch", "--quiet", "-c", "side")
     (folder / "d/n/1.txt").write_text("side\n")
@@ -268,7 +268,7 @@ def test_a_merge_that_is_under_way(store: ContractGit, folder: Path) -> None:
     assert is_clean(folder)
 
 
-def test_a_commit_of_somebody_else_meanwhile(store: ContractGit, folder: Path) -> None:
+def test_prepares_again_after_foreign_commit(store: ContractGit, folder: Path) -> None:
     """What was prepared over the old state is prepared again over the new one."""
     publish(store, {"d/n/1.txt": b"one\n"})
     heads: list[str | None] = []
@@ -289,7 +289,7 @@ def test_a_commit_of_somebody_else_meanwhile(store: ContractGit, folder: Path) -
     assert is_clean(folder)
 
 
-def test_a_repository_that_is_damaged(store: ContractGit, folder: Path) -> None:
+def test_reports_damaged_repository(store: ContractGit, folder: Path) -> None:
     newest = publish(store, {"d/n/1.txt": b"one\n"})
     blob = store.tree(newest)["d/n/1.txt"]
     loose = folder / ".git" / "objects" / blob[:2] / blob[2:]
@@ -305,21 +305,21 @@ def test_a_repository_that_is_damaged(store: ContractGit, folder: Path) -> None:
     "head",
     [b"\xff\xfe", b"", b"nonsense", b"ref: refs/heads/../../config", b"ref: config", b"a" * 39],
 )
-def test_a_head_that_cannot_be_read(store: ContractGit, folder: Path, head: bytes) -> None:
+def test_reports_unreadable_head(store: ContractGit, folder: Path, head: bytes) -> None:
     publish(store, {"d/n/1.txt": b"one\n"})
     (folder / ".git" / "HEAD").write_bytes(head)
     with pytest.raises(InterlockError, match="HEAD of"):
         store.head()
 
 
-def test_a_branch_that_cannot_be_read(store: ContractGit, folder: Path) -> None:
+def test_reports_unreadable_branch(store: ContractGit, folder: Path) -> None:
     publish(store, {"d/n/1.txt": b"one\n"})
     (folder / ".git" / "refs" / "heads" / "main").write_text("--help\n")
     with pytest.raises(InterlockError, match="is damaged"):
         store.head()
 
 
-def test_a_link_in_the_working_tree_leads_nothing_elsewhere(
+def test_does_not_follow_links(
     store: ContractGit, folder: Path, tmp_path: Path
 ) -> None:
     publish(store, {"d/n/1.txt": b"one\n"})
@@ -334,7 +334,7 @@ def test_a_link_in_the_working_tree_leads_nothing_elsewhere(
 
 
 @pytest.mark.parametrize("moved", [False, True])
-def test_what_a_publisher_that_was_cut_short_left_is_finished(
+def test_completes_interrupted_publication(
     store: ContractGit, folder: Path, moved: bool
 ) -> None:
     first = publish(store, {"d/n/1.txt": b"one\n"})
@@ -360,7 +360,7 @@ def test_what_a_publisher_that_was_cut_short_left_is_finished(
     assert left == {"interlock.lock"}
 
 
-def test_a_lock_of_somebody_who_lives_is_never_taken_away(store: ContractGit, folder: Path) -> None:
+def test_keeps_lock_of_running_process(store: ContractGit, folder: Path) -> None:
     newest = publish(store, {"d/n/1.txt": b"one\n"})
     place = find_repository(folder)
     assert place is not None
@@ -371,7 +371,7 @@ def test_a_lock_of_somebody_who_lives_is_never_taken_away(store: ContractGit, fo
     assert lock.exists()
 
 
-def test_an_index_that_is_locked_right_after_the_commit(
+def test_index_lock_delays_working_tree(
     store: ContractGit, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What counts is committed; the working tree follows with the next publication."""
@@ -393,7 +393,7 @@ def test_an_index_that_is_locked_right_after_the_commit(
 # -- where there is no git
 
 
-def test_without_git_the_library_is_taken(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uses_dulwich_without_git(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda _: None)
     assert ContractGit(folder).backend_name == "dulwich"
     monkeypatch.setattr(contract_git, "is_installed", lambda: False)

@@ -15,7 +15,7 @@ KINDS = st.sampled_from(PROTOCOLS)
 
 
 @given(NAMES | TRICKY, NAMES | TRICKY, KINDS)
-def test_a_contract_is_found_by_both_of_its_files(domain: str, name: str, protocol: str) -> None:
+def test_finds_contract_by_each_file(domain: str, name: str, protocol: str) -> None:
     path = layout.document_path(domain, name, "1.2.3", protocol)  # type: ignore[arg-type]
     assert layout.find_unit(path) == path
     assert layout.find_unit(layout.note_path(path)) == path
@@ -32,14 +32,14 @@ def test_a_contract_is_found_by_both_of_its_files(domain: str, name: str, protoc
 
 
 @given(NAMES | TRICKY, NAMES | TRICKY)
-def test_two_names_never_share_a_folder(one: str, other: str) -> None:
+def test_names_never_share_folder(one: str, other: str) -> None:
     assert (layout.contract_folder("d", one) == layout.contract_folder("d", other)) is (
         one == other
     )
 
 
 @given(st.text(), st.lists(st.text(st.characters(codec="ascii", min_codepoint=33)), max_size=5))
-def test_a_message_is_read_as_it_was_written(reason: str, contracts: list[str]) -> None:
+def test_message_round_trip(reason: str, contracts: list[str]) -> None:
     written = layout.format_message(reason, contracts)
     read, told = layout.read_message(written)
     assert told == contracts
@@ -47,6 +47,6 @@ def test_a_message_is_read_as_it_was_written(reason: str, contracts: list[str]) 
     assert "\0" not in written
 
 
-def test_what_is_none_of_ours() -> None:
+def test_ignores_other_files() -> None:
     for path in ("README.md", "a/b.schema.json", "a/b/c/1.0.0.schema.json", "a/b/notes.txt", ""):
         assert layout.find_unit(path) is None

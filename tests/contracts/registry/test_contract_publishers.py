@@ -42,7 +42,7 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, list[str]]:
     return process.returncode, [line for line in said.splitlines() if line.startswith("done")]
 
 
-def test_two_processes_publish_at_once(tmp_path: Path) -> None:
+def test_processes_publish_concurrently(tmp_path: Path) -> None:
     """Also in a registry that neither of them finds, and by different means."""
     folder = tmp_path / "registry"
     processes = [
@@ -60,7 +60,7 @@ def test_two_processes_publish_at_once(tmp_path: Path) -> None:
     shelf.close()
 
 
-def test_the_same_version_of_two_processes_is_published_once(tmp_path: Path) -> None:
+def test_same_version_is_published_once(tmp_path: Path) -> None:
     folder = tmp_path / "registry"
     processes = [publisher(folder, means, "A", "0", "4") for means in MEANS]
     for process in processes:
@@ -72,7 +72,7 @@ def test_the_same_version_of_two_processes_is_published_once(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("means", MEANS)
 @pytest.mark.parametrize("point", POINTS)
-def test_a_publisher_that_is_killed(tmp_path: Path, means: GitChoice, point: str) -> None:
+def test_killed_publication_is_repaired(tmp_path: Path, means: GitChoice, point: str) -> None:
     folder = tmp_path / "registry"
     code, done = ended(publisher(folder, means, "A", "0", "2", point))
     assert (code, done) == (-9, ["done 0"])
@@ -90,7 +90,7 @@ def test_a_publisher_that_is_killed(tmp_path: Path, means: GitChoice, point: str
 
 
 @pytest.mark.parametrize("means", MEANS)
-def test_a_publisher_that_is_killed_at_any_moment(tmp_path: Path, means: GitChoice) -> None:
+def test_registry_survives_kill_at_any_moment(tmp_path: Path, means: GitChoice) -> None:
     folder = tmp_path / "registry"
     chance = random.Random(8)
     done = 0

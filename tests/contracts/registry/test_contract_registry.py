@@ -61,7 +61,7 @@ def requests(shelf: Shelf) -> None:
 
 
 @pytest.mark.spec("ST-4.6.4-2")
-def test_one_exact_version_with_its_provenance(shelf: Shelf) -> None:
+def test_finds_version_with_provenance(shelf: Shelf) -> None:
     requests(shelf)
     found = shelf.registry.find(REQUEST, "2.3.x", protocol="json-schema")
     assert (found.version, found.domain, found.protocol) == ("2.3.4", "agent", "json-schema")
@@ -80,7 +80,7 @@ def test_one_exact_version_with_its_provenance(shelf: Shelf) -> None:
     }  # fmt: skip
 
 
-def test_what_is_not_there_says_what_is(shelf: Shelf) -> None:
+def test_missing_contract_lists_versions(shelf: Shelf) -> None:
     registry = shelf.registry
     with pytest.raises(InterlockError, match="There is no contract Order"):
         registry.find("Order")
@@ -96,7 +96,7 @@ def test_what_is_not_there_says_what_is(shelf: Shelf) -> None:
     assert registry.supported_majors(REQUEST) == [2]
 
 
-def test_one_name_in_two_domains_and_protocols(shelf: Shelf) -> None:
+def test_ambiguous_name_needs_domain_or_protocol(shelf: Shelf) -> None:
     shelf.put(contract("Order", "1.0.0", domain="shop"))
     shelf.put(contract("Order", "1.0.0", domain="agent"))
     with pytest.raises(InterlockError, match=r"several domains: agent, shop\. Name the domain"):
@@ -115,7 +115,7 @@ def test_one_name_in_two_domains_and_protocols(shelf: Shelf) -> None:
 
 
 @pytest.mark.spec("ST-4.6.4-1")
-def test_every_key_of_the_index_can_be_asked_for(shelf: Shelf) -> None:
+def test_searches_by_every_key(shelf: Shelf) -> None:
     requests(shelf)
     shelf.put(
         contract("Order", "1.0.0", generator="other 2", timestamp="2026-06-01T12:00:00+02:00")
@@ -146,7 +146,7 @@ def test_every_key_of_the_index_can_be_asked_for(shelf: Shelf) -> None:
 
 
 @pytest.mark.spec("ST-4.6.4-1")
-def test_each_publication_is_one_commit_that_a_person_can_read(shelf: Shelf) -> None:
+def test_each_publication_is_readable_commit(shelf: Shelf) -> None:
     requests(shelf)
     told = git(shelf.folder, "log", "--reverse", "--format=%an: %s").splitlines()
     assert told == [f"operator: the request at {one}" for one in ("2.3.0", "2.3.4", "2.4.0")]
@@ -170,7 +170,7 @@ def test_each_publication_is_one_commit_that_a_person_can_read(shelf: Shelf) -> 
         shelf.registry.history("Order")
 
 
-def test_what_is_published_never_changes(shelf: Shelf) -> None:
+def test_published_version_is_immutable(shelf: Shelf) -> None:
     shelf.put(contract("Order", "1.0.0", schema(("id",), id="string")))
     before = shelf.registry.metrics().head
     # The same again, also in another order and with other blanks, is no news.
@@ -184,7 +184,7 @@ def test_what_is_published_never_changes(shelf: Shelf) -> None:
     assert shelf.registry.metrics().head == before
 
 
-def test_what_breaks_needs_a_new_major(shelf: Shelf) -> None:
+def test_breaking_change_needs_new_major(shelf: Shelf) -> None:
     shelf.put(contract("Order", "1.4.0", schema((), id="string", note="string")))
     error = refusal(shelf, "Order", "1.5.0", schema(("id",), id="string", note="string"))
     assert error.failure.name == "breaking_change"
@@ -209,7 +209,7 @@ def proto(field: str, version: str = "1.0.0", name: str = "shop/order.proto") ->
     return contract(name, version, document.encode(), domain="shop", protocol="protobuf")
 
 
-def test_protobuf_is_compared_with_what_it_imports(shelf: Shelf) -> None:
+def test_compares_protobuf_with_imports(shelf: Shelf) -> None:
     line = proto("string sku = 1;", name="shop/line.proto")
     order = proto("string id = 1; repeated Line lines = 2;")
     # Whichever comes first: what is published together is compiled together.
@@ -227,7 +227,7 @@ def test_protobuf_is_compared_with_what_it_imports(shelf: Shelf) -> None:
     assert (taken.previous_version, taken.contract.version) == ("1.0.0", "1.1.0")
 
 
-def test_all_of_a_batch_or_nothing(shelf: Shelf) -> None:
+def test_publishes_batch_completely_or_not(shelf: Shelf) -> None:
     first, second = contract("A", "1.0.0", schema((), id="string")), contract("B", "1.0.0")
     broken = contract("A", "1.1.0", schema(("id",), id="string"))
     with pytest.raises(InterlockError, match="Breaking changes detected"):
@@ -257,7 +257,7 @@ def test_all_of_a_batch_or_nothing(shelf: Shelf) -> None:
         ({"document": b"[]", "protocol": "mcp-tool"}, "must be a JSON object"),
     ],
 )
-def test_what_nobody_could_use_is_refused(
+def test_rejects_invalid_contracts(
     tmp_path: Path, changes: dict[str, object], said: str
 ) -> None:
     shelf = Shelf(tmp_path / "registry")
@@ -269,7 +269,7 @@ def test_what_nobody_could_use_is_refused(
 @pytest.mark.parametrize(
     "name", ["../up", ".git", "a/b", "-n", "ä ö", "C:\\x", "..", "x" * 255, ".hidden.lock", "%2E"]
 )
-def test_any_name_has_a_place_of_its_own(tmp_path: Path, name: str) -> None:
+def test_any_name_has_own_folder(tmp_path: Path, name: str) -> None:
     shelf = Shelf(tmp_path / "registry")
     stored = shelf.put(contract(name, "1.0.0", domain=name))
     assert stored.path.count("/") == 2
@@ -281,7 +281,7 @@ def test_any_name_has_a_place_of_its_own(tmp_path: Path, name: str) -> None:
     assert shelf.registry.find(name).domain == name
 
 
-def test_a_large_and_a_circular_schema(tmp_path: Path) -> None:
+def test_publishes_large_and_circular_schemas(tmp_path: Path) -> None:
     shelf = Shelf(tmp_path / "registry")
     many = {f"property_{n:06}": {"type": "string", "description": "x" * 60} for n in range(100_000)}
     large = contract("Large", "1.0.0", {"type": "object", "properties": many})
@@ -297,7 +297,7 @@ def test_a_large_and_a_circular_schema(tmp_path: Path) -> None:
     assert [one.path for one in told.errors] == ["/next/next/next"]
 
 
-def test_a_schema_that_takes_too_long_is_refused(tmp_path: Path) -> None:
+def test_rejects_too_expensive_schemas(tmp_path: Path) -> None:
     shelf = Shelf(tmp_path / "registry")
     with pytest.raises(InterlockError, match="its patterns are too large"):
         shelf.put(contract("Huge", "1.0.0", {"pattern": "((a{50}){50}){50}"}))
@@ -317,7 +317,7 @@ def snapshot(document: dict[str, object]) -> ContractSnapshot:
     return ContractSnapshot(made.name, made.domain, made.protocol, made.document, made.provenance)
 
 
-def test_a_snapshot_gets_the_version_that_its_change_asks_for(shelf: Shelf) -> None:
+def test_snapshot_gets_version_of_change(shelf: Shelf) -> None:
     def tool(description: str, required: tuple[str, ...], **properties: str) -> dict[str, object]:
         return {
             "name": "read",
@@ -350,7 +350,7 @@ def test_a_snapshot_gets_the_version_that_its_change_asks_for(shelf: Shelf) -> N
 
 
 @pytest.mark.spec("ST-4.6.4-3")
-def test_a_payload_is_valid_or_every_problem_has_a_path(shelf: Shelf) -> None:
+def test_validates_payload_with_paths(shelf: Shelf) -> None:
     strict = {
         "type": "object",
         "properties": {
@@ -378,7 +378,7 @@ def test_a_payload_is_valid_or_every_problem_has_a_path(shelf: Shelf) -> None:
     assert not validate("Order", "*", None).valid
 
 
-def test_the_arguments_and_the_result_of_a_tool(shelf: Shelf) -> None:
+def test_validates_tool_arguments_and_results(shelf: Shelf) -> None:
     tool = {"name": "read", "inputSchema": schema(("path",), path="string")}
     shelf.put(contract("files.read", "1.0.0", tool, domain="upstream.files", protocol="mcp-tool"))
     assert shelf.registry.validate("files.read", "1.x", {"path": "a"}).valid
@@ -394,7 +394,7 @@ def test_the_arguments_and_the_result_of_a_tool(shelf: Shelf) -> None:
 
 
 @pytest.mark.spec("ST-4.5.4-2")
-def test_a_major_that_ends(shelf: Shelf) -> None:
+def test_deprecates_major_version(shelf: Shelf) -> None:
     """A notice until the sunset, which is 180 days by default; afterwards where to go on."""
     shelf.put(contract("Order", "1.0.0"))
     shelf.put(contract("Order", "2.0.0"))
@@ -429,7 +429,7 @@ def test_a_major_that_ends(shelf: Shelf) -> None:
     assert is_clean(shelf.folder)
 
 
-def test_an_end_that_makes_no_sense(shelf: Shelf) -> None:
+def test_rejects_invalid_deprecations(shelf: Shelf) -> None:
     shelf.put(contract("Order", "1.0.0"))
 
     def end(major: int = 1, **asked: str) -> str:
@@ -450,7 +450,7 @@ def test_an_end_that_makes_no_sense(shelf: Shelf) -> None:
 
 
 @pytest.mark.spec("ST-4.5.4-2")
-def test_rejects_an_early_end_without_consent(shelf: Shelf) -> None:
+def test_rejects_early_sunset_without_consent(shelf: Shelf) -> None:
     """At least 90 days: neither an end now, nor a beginning that is dated back."""
     shelf.put(contract("Order", "1.0.0"))
     day = 86_400
@@ -476,7 +476,7 @@ def test_rejects_an_early_end_without_consent(shelf: Shelf) -> None:
 
 
 @pytest.mark.spec("ST-4.6.3-6")
-def test_a_run_of_the_pipeline_is_a_new_version_of_the_registry(shelf: Shelf) -> None:
+def test_records_pipeline_run(shelf: Shelf) -> None:
     first = shelf.registry.record_run(PipelineRun(3, 0, 0.5), author="ci")
     shelf.put(contract("Order", "1.0.0"))
     second = shelf.registry.record_run(PipelineRun(4, 1, 0.25), author="ci", reason="a run")

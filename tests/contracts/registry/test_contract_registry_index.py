@@ -56,7 +56,7 @@ def requests(shelf: Shelf) -> None:
 # -- the index
 
 
-def test_an_index_that_is_gone_stale_or_broken_is_made_anew(shelf: Shelf) -> None:
+def test_rebuilds_missing_stale_or_damaged_index(shelf: Shelf) -> None:
     requests(shelf)
     path = shelf.folder / ".git" / "interlock-contracts.db"
     find = shelf.registry.find
@@ -95,7 +95,7 @@ def test_an_index_that_is_gone_stale_or_broken_is_made_anew(shelf: Shelf) -> Non
     assert shelf.registry.versions("Order") == []
 
 
-def test_a_registry_that_can_only_be_read(shelf: Shelf) -> None:
+def test_reads_registry_without_writable_index(shelf: Shelf) -> None:
     requests(shelf)
     shelf.close()
     index = shelf.folder / ".git" / "interlock-contracts.db"
@@ -106,7 +106,7 @@ def test_a_registry_that_can_only_be_read(shelf: Shelf) -> None:
     assert shelf.registry.find(REQUEST, "2.3.x").version == "2.3.4"
 
 
-def test_what_was_changed_by_hand_does_not_count(shelf: Shelf) -> None:
+def test_ignores_manual_changes(shelf: Shelf) -> None:
     requests(shelf)
     assert shelf.registry.problems() == []
     path = shelf.folder / "agent" / REQUEST / "2.3.4.schema.json"
@@ -128,7 +128,7 @@ def test_what_was_changed_by_hand_does_not_count(shelf: Shelf) -> None:
     assert "needs both its document and its provenance file" in problem
 
 
-def test_a_repository_of_something_else(shelf: Shelf) -> None:
+def test_rejects_repository_of_other_project(shelf: Shelf) -> None:
     shelf.folder.mkdir()
     git(shelf.folder, "init", "--quiet")
     (shelf.folder / "main.py").write_text("print()\n")
@@ -142,7 +142,7 @@ def test_a_repository_of_something_else(shelf: Shelf) -> None:
     assert git(shelf.folder, "log", "--oneline").count("\n") == 1
 
 
-def test_nothing_is_made_by_asking(tmp_path: Path) -> None:
+def test_reading_creates_nothing(tmp_path: Path) -> None:
     registry = ContractRegistry(tmp_path / "registry")
     assert registry.search() == []
     assert registry.history() == []

@@ -37,7 +37,7 @@ def edit(path: Path, before: str, after: str) -> None:
 
 
 @pytest.mark.spec("ST-4.6.3-1")
-def test_a_file_in_each_tree_is_found(tmp_path: Path) -> None:
+def test_finds_files_in_each_tree(tmp_path: Path) -> None:
     shop(tmp_path)
     (tmp_path / "proto" / "readme.txt").write_text("not looked at")
     before = {one.path for one in build_all(tmp_path).files if not one.source}
@@ -57,7 +57,7 @@ def test_a_file_in_each_tree_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("ST-4.6.1-1", "ST-4.6.2-1", "ST-4.6.3-4")
-def test_everything_is_made_from_its_one_source(tmp_path: Path) -> None:
+def test_builds_every_artefact_from_its_source(tmp_path: Path) -> None:
     made = {one.path: one for one in build_all(shop(tmp_path)).artefacts}
     assert {path: one.source for path, one in made.items()} == {
         # Protobuf gives JSON Schema and OpenAPI,
@@ -82,7 +82,7 @@ def test_everything_is_made_from_its_one_source(tmp_path: Path) -> None:
     assert 'get: "/items/{id}"' in made["proto/transcoding/store.proto"].text
 
 
-def test_a_second_run_changes_nothing(tmp_path: Path) -> None:
+def test_second_build_changes_nothing(tmp_path: Path) -> None:
     first = build_all(shop(tmp_path))
     assert sorted(first.changed) == sorted(one.path for one in first.artefacts)
     lay_down(tmp_path, first.artefacts)
@@ -94,7 +94,7 @@ def test_a_second_run_changes_nothing(tmp_path: Path) -> None:
     assert second.files == first.files
 
 
-def test_a_changed_source_is_no_drift(tmp_path: Path) -> None:
+def test_changed_source_is_no_drift(tmp_path: Path) -> None:
     built(shop(tmp_path))
     edit(tmp_path / "proto/shop/v1/orders.proto", "int32 count = 2;", "int32 pieces = 2;")
     again = build_all(tmp_path)
@@ -107,7 +107,7 @@ def test_a_changed_source_is_no_drift(tmp_path: Path) -> None:
     )
 
 
-def test_what_nothing_gives_any_more_is_left_over(tmp_path: Path) -> None:
+def test_reports_obsolete_artefacts(tmp_path: Path) -> None:
     built(shop(tmp_path))
     (tmp_path / "json/tools/search.schema.json").unlink()
     again = build_all(tmp_path)
@@ -123,7 +123,7 @@ def test_what_nothing_gives_any_more_is_left_over(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "type"), [(ORDER, "shop.v1.Order"), ("openapi/shop.v1.yaml", "Order")]
 )
-def test_a_renamed_member_in_a_copy_is_drift(tmp_path: Path, file: str, type: str) -> None:
+def test_reports_renamed_member_as_drift(tmp_path: Path, file: str, type: str) -> None:
     built(shop(tmp_path))
     before, after = ('"count"', '"number"') if file == ORDER else (" count:", " number:")
     edit(tmp_path / file, before, after)
@@ -150,7 +150,7 @@ def test_a_renamed_member_in_a_copy_is_drift(tmp_path: Path, file: str, type: st
     ],
 )
 @pytest.mark.spec("ST-4.6.2-1")
-def test_every_edit_of_a_generated_file_is_caught(tmp_path: Path, file: str) -> None:
+def test_detects_every_edit_of_generated_file(tmp_path: Path, file: str) -> None:
     built(shop(tmp_path))
     edit_text(tmp_path / file)
     again = build_all(tmp_path)
@@ -174,7 +174,7 @@ def edit_text(path: Path) -> None:
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def test_a_copy_that_no_longer_says_what_it_is_stands_in_the_way(tmp_path: Path) -> None:
+def test_generated_file_without_header_blocks_build(tmp_path: Path) -> None:
     built(shop(tmp_path))
     schema = json.loads((tmp_path / ORDER).read_text())
     del schema["x-generated-from"]
@@ -189,7 +189,7 @@ def test_a_copy_that_no_longer_says_what_it_is_stands_in_the_way(tmp_path: Path)
 
 
 @pytest.mark.spec("ST-4.6.3-5")
-def test_two_sources_of_one_type_must_agree(tmp_path: Path) -> None:
+def test_sources_of_one_type_must_agree(tmp_path: Path) -> None:
     shop(tmp_path)
     item: dict[str, Any] = {
         "title": "Item",
@@ -218,7 +218,7 @@ def test_two_sources_of_one_type_must_agree(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("ST-4.6.3-4")
-def test_a_parameter_must_be_what_its_schema_says(tmp_path: Path) -> None:
+def test_parameters_must_match_schema(tmp_path: Path) -> None:
     shop(tmp_path)
     schema = {
         "title": "GetItemParams",
@@ -244,7 +244,7 @@ def test_a_parameter_must_be_what_its_schema_says(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("ST-4.6.3-2")
-def test_a_syntax_error_stops_it_with_file_and_line(tmp_path: Path) -> None:
+def test_reports_syntax_error_with_file_and_line(tmp_path: Path) -> None:
     shop(tmp_path)
     edit(tmp_path / "proto/shop/v1/orders.proto", "int32 count = 2;", "int32 count = ;")
     number = next(
@@ -272,7 +272,7 @@ def test_a_syntax_error_stops_it_with_file_and_line(tmp_path: Path) -> None:
         ({"$schema": "http://json-schema.org/draft-07/schema#"}, "must be https://json-schema.org"),
     ],
 )
-def test_a_json_schema_that_is_none_is_named(
+def test_names_invalid_json_schema(
     tmp_path: Path, schema: dict[str, Any], words: str
 ) -> None:
     folder(tmp_path, {"json/tools/bad.schema.json": schema})
@@ -283,7 +283,7 @@ def test_a_json_schema_that_is_none_is_named(
     assert words in told.message
 
 
-def test_a_cyclic_reference_is_built(tmp_path: Path) -> None:
+def test_builds_cyclic_reference(tmp_path: Path) -> None:
     folder(
         tmp_path,
         {
@@ -302,7 +302,7 @@ def test_a_cyclic_reference_is_built(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("ST-4.6.3-4")
-def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
+def test_reports_all_errors(tmp_path: Path) -> None:
     folder(
         tmp_path,
         {
@@ -320,7 +320,7 @@ def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
     }
 
 
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+def test_reports_unreadable_files(tmp_path: Path) -> None:
     outside = tmp_path / "outside.json"
     outside.write_text("{}")
     root = tmp_path / "schemas"
@@ -342,14 +342,14 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         build_all(tmp_path / "nowhere")
 
 
-def test_two_sources_for_one_file(tmp_path: Path) -> None:
+def test_rejects_two_sources_of_one_file(tmp_path: Path) -> None:
     shop(tmp_path)
     folder(tmp_path, {"openapi/other/store.yaml": STORE})
     with pytest.raises(SchemaError, match=r"python/store_client\.py would be generated from"):
         build_all(tmp_path)
 
 
-def test_generated_files_may_lie_elsewhere(tmp_path: Path) -> None:
+def test_builds_into_other_folder(tmp_path: Path) -> None:
     root, out = shop(tmp_path / "schemas"), tmp_path / "out"
     first = build_all(root, out)
     assert len(first.changed) == len(first.artefacts)
@@ -360,7 +360,7 @@ def test_generated_files_may_lie_elsewhere(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("ST-4.6.3-6")
-def test_a_run_is_measured(tmp_path: Path) -> None:
+def test_measures_build(tmp_path: Path) -> None:
     moments = iter((10.0, 12.5))
     made = build_all(shop(tmp_path), clock=lambda: next(moments))
     assert made.generation_duration == 2.5
@@ -369,12 +369,12 @@ def test_a_run_is_measured(tmp_path: Path) -> None:
     assert made.schema_count == 10
 
 
-def test_nothing_in_a_folder_gives_nothing(tmp_path: Path) -> None:
+def test_empty_folder_builds_nothing(tmp_path: Path) -> None:
     made = build_all(tmp_path)
     assert (made.artefacts, made.files, made.problems) == ([], [], [])
 
 
-def test_the_same_name_in_two_packages(tmp_path: Path) -> None:
+def test_separates_packages_with_same_names(tmp_path: Path) -> None:
     text = 'syntax = "proto3";\npackage {0};\nmessage Same {{ {1} a = 1; }}\n'
     folder(
         tmp_path,
@@ -387,7 +387,7 @@ def test_the_same_name_in_two_packages(tmp_path: Path) -> None:
     assert made == {"json/one/v1/Same.schema.json", "json/two/v1/Same.schema.json"}
 
 
-def test_orders_uses_its_own_http_options_if_it_brings_them(tmp_path: Path) -> None:
+def test_uses_http_options_of_project(tmp_path: Path) -> None:
     options = """
         syntax = "proto3";
         package google.api;

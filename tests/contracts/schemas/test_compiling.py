@@ -17,7 +17,7 @@ from interlock.errors import CONFIG, InterlockError
 from tests.contracts.schemas.folders import ORDERS
 
 
-def test_everything_that_a_file_says_is_read() -> None:
+def test_reads_complete_file() -> None:
     protos = compile_protos({"shop/v1/orders.proto": ORDERS})
     assert list(protos.files) == ["shop/v1/orders.proto"]
     order = protos.messages["shop.v1.Order"]
@@ -46,7 +46,7 @@ def test_everything_that_a_file_says_is_read() -> None:
     assert get.description == "One order. All of it."
 
 
-def test_nested_types_maps_and_oneofs() -> None:
+def test_reads_nested_types_maps_and_oneofs() -> None:
     text = """
         syntax = "proto3";
         message Outer {
@@ -80,7 +80,7 @@ def test_nested_types_maps_and_oneofs() -> None:
         ("\x00\x01", 1, ""),
     ],
 )
-def test_what_is_no_protobuf_is_named_with_its_line(text: str, line: int, words: str) -> None:
+def test_names_line_of_syntax_error(text: str, line: int, words: str) -> None:
     with pytest.raises(SchemaError) as wrong:
         compile_protos({"deep/down/a.proto": text})
     told = [one for one in wrong.value.problems if one.line == line]
@@ -90,7 +90,7 @@ def test_what_is_no_protobuf_is_named_with_its_line(text: str, line: int, words:
     assert f"proto/deep/down/a.proto:{line}:" in wrong.value.message
 
 
-def test_a_warning_is_no_problem() -> None:
+def test_ignores_warnings() -> None:
     text = 'syntax = "proto3";\nimport "google/protobuf/struct.proto";\nmessage A {}\n'
     assert "A" in compile_protos({"a.proto": text}).messages
     assert [one.message for one in compiler_problems("a.proto:2:1: warning: unused\n")] == [
@@ -99,12 +99,12 @@ def test_a_warning_is_no_problem() -> None:
 
 
 @pytest.mark.parametrize("name", ["/etc/a.proto", "../a.proto", "a/../../b.proto", "-I.proto"])
-def test_a_name_stays_inside_the_folder(name: str) -> None:
+def test_rejects_paths_outside_of_folder(name: str) -> None:
     with pytest.raises(SchemaError, match="inside its folder"):
         compile_protos({name: 'syntax = "proto3";'})
 
 
-def test_without_protobuf_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
     find = importlib.util.find_spec
 
     def missing(name: str, package: str | None = None) -> Any:

@@ -63,14 +63,14 @@ def diff(left: Any, right: Any) -> list[str]:
         ),
     ],
 )
-def test_a_difference_is_named_with_its_member(other: dict[str, Any], words: str) -> None:
+def test_names_different_member(other: dict[str, Any], words: str) -> None:
     (told,) = diff(BASE, other)
     assert words in told
     # It is one from the other side, too.
     assert len(diff(other, BASE)) == 1
 
 
-def test_a_renamed_member_is_two_differences() -> None:
+def test_renamed_member_is_two_differences() -> None:
     properties = dict(BASE["properties"])
     properties["number"] = properties.pop("count")
     assert diff(BASE, {**BASE, "properties": properties}) == [
@@ -97,12 +97,12 @@ def test_a_renamed_member_is_two_differences() -> None:
         },
     ],
 )
-def test_what_is_the_same_in_other_words(other: dict[str, Any]) -> None:
+def test_equivalent_descriptions_are_equal(other: dict[str, Any]) -> None:
     assert diff(BASE, other) == []
     assert diff(other, BASE) == []
 
 
-def test_types_that_speak_of_themselves_come_to_an_end() -> None:
+def test_compares_cyclic_types() -> None:
     cyclic = {
         "$ref": "#/$defs/A",
         "$defs": {"A": {"$ref": "#/$defs/B"}, "B": {"$ref": "#/$defs/A"}},
@@ -116,7 +116,7 @@ def test_types_that_speak_of_themselves_come_to_an_end() -> None:
     assert diff(deep, {**unrolled, **deep}) == []
 
 
-def test_the_sentence_of_the_specification() -> None:
+def test_formats_drift_message() -> None:
     assert format_drift("Order", ["a is in x only"]) == (
         "Schema drift detected for type Order: a is in x only"
     )
@@ -145,6 +145,6 @@ _schemas = st.recursive(
 
 
 @given(_schemas, _schemas)
-def test_both_sides_see_the_same(left: Any, right: Any) -> None:
+def test_comparison_is_symmetric(left: Any, right: Any) -> None:
     assert diff(left, left) == []
     assert bool(diff(left, right)) == bool(diff(right, left))

@@ -129,7 +129,7 @@ _message = st.fixed_dictionaries({}, optional=_fields)
 
 
 @given(_message, _message)
-def test_what_protobuf_writes_is_valid(value: dict[str, Any], inside: dict[str, Any]) -> None:
+def test_accepts_protobuf_json(value: dict[str, Any], inside: dict[str, Any]) -> None:
     json_format = import_module("google.protobuf.json_format")
     protos, made = every()
     schema = message_schema(protos, protos.messages["every.kind.Every"])
@@ -162,13 +162,13 @@ def test_what_protobuf_writes_is_valid(value: dict[str, Any], inside: dict[str, 
         {"itself": {"aString": 1}},
     ],
 )
-def test_what_is_something_else_is_not(wrong: dict[str, Any]) -> None:
+def test_rejects_other_values(wrong: dict[str, Any]) -> None:
     protos, _ = every()
     schema = message_schema(protos, protos.messages["every.kind.Every"])
     assert not jsonschema_rs.validator_for(schema).is_valid(wrong)
 
 
-def test_the_plain_style() -> None:
+def test_writes_plain_style() -> None:
     protos = compile_protos({"plain.proto": PLAIN})
     schema = message_schema(protos, protos.messages["plain.v1.Node"])
     assert schema["required"] == ["calls", "tree_state", "problem", "above", "below", "key"]
@@ -192,7 +192,7 @@ def test_the_plain_style() -> None:
     assert not jsonschema_rs.validator_for(choice).is_valid({"name": 1})
 
 
-def test_every_schema_is_one_and_stands_alone() -> None:
+def test_every_schema_is_valid_and_self_contained() -> None:
     protos, _ = every()
     for name in ("every.kind.Every", "every.kind.Deep"):
         schema = message_schema(protos, protos.messages[name])

@@ -57,7 +57,7 @@ def made(text: str, package: str) -> dict[str, Any]:
 
 
 @pytest.mark.spec("ST-4.6.1-1")
-def test_a_service_becomes_a_document() -> None:
+def test_builds_document_from_service() -> None:
     told = made(ORDERS, "shop.v1")
     assert told["openapi"] == "3.1.0"
     assert told["info"] == {"title": "shop.v1", "version": "1.0.0"}
@@ -89,7 +89,7 @@ def test_a_service_becomes_a_document() -> None:
     assert set(told["components"]["schemas"]) == {"Item", "Order", "OrderState"}
 
 
-def test_what_the_options_say() -> None:
+def test_applies_options() -> None:
     protos = compile_protos({"a.proto": API})
     assert has_api(protos, "plants.v2")
     told = document(protos, "plants.v2")
@@ -137,7 +137,7 @@ def test_what_the_options_say() -> None:
         ('get: "/b" additional_bindings {get: "/b"}', "another method has the route GET /b"),
     ],
 )
-def test_what_cannot_be_said_over_http(rule: str, words: str) -> None:
+def test_reports_unsupported_http_rules(rule: str, words: str) -> None:
     text = f"""
         syntax = "proto3";
         import "google/api/annotations.proto";
@@ -177,7 +177,7 @@ def _dedented(text: str) -> str:
 GET = "paths|/items/{id}|get"
 
 
-def test_a_good_document_has_no_faults() -> None:
+def test_valid_document_has_no_problems() -> None:
     assert find_problems(store()) == []
 
 
@@ -234,6 +234,6 @@ def test_a_good_document_has_no_faults() -> None:
         ),
     ],
 )
-def test_a_fault_is_named_with_its_place(changes: dict[str, Any], words: str) -> None:
+def test_names_problem_with_place(changes: dict[str, Any], words: str) -> None:
     told = find_problems(store(**changes))
     assert any(words in one for one in told), told

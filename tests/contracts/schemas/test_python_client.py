@@ -199,7 +199,7 @@ def garden() -> Iterator[Any]:
     del sys.modules["garden_client"]
 
 
-def test_every_operation_is_a_method(garden: Any, server: Any) -> None:
+def test_every_operation_is_method(garden: Any, server: Any) -> None:
     client = garden.Client(
         f"http://127.0.0.1:{server.server_port}/base/", token="t", headers={"X-More": "1"}
     )
@@ -232,7 +232,7 @@ def test_every_operation_is_a_method(garden: Any, server: Any) -> None:
     assert [one.size for one in client.follow_beds()] == [1, 2]
 
 
-def test_a_refusal_is_an_exception_with_what_was_said(garden: Any, server: Any) -> None:
+def test_error_response_raises_with_data(garden: Any, server: Any) -> None:
     client = garden.Client(f"http://127.0.0.1:{server.server_port}")
     with pytest.raises(garden.ResponseError) as refused:
         client.get_bed("gone", 1)
@@ -242,18 +242,18 @@ def test_a_refusal_is_an_exception_with_what_was_said(garden: Any, server: Any) 
 
 
 @pytest.mark.parametrize("url", ["ftp://x", "127.0.0.1:80", "http://"])
-def test_an_address_that_is_none(garden: Any, url: str) -> None:
+def test_rejects_invalid_url(garden: Any, url: str) -> None:
     with pytest.raises(ValueError, match="not an http or https URL"):
         garden.Client(url)
 
 
-def test_nothing_secret_is_shown(garden: Any) -> None:
+def test_repr_hides_secrets(garden: Any) -> None:
     bed = garden.Bed(bed_id="b", class_=None, kind="flowers", secret="s3cret")
     assert repr(bed) == "Bed(…)"
     assert "t0ken" not in repr(garden.Client("http://127.0.0.1:1", token="t0ken"))
 
 
-def test_names_that_would_get_in_the_way(garden: Any) -> None:
+def test_renames_conflicting_names(garden: Any) -> None:
     assert garden.ClientType.__struct_fields__ == ("a",)
     assert garden.Kind.__args__ == ("flowers", 'it\'s "green"')
     assert module_name("openapi/shop.v1.yaml") == "shop_v1_client"
@@ -266,7 +266,7 @@ def test_names_that_would_get_in_the_way(garden: Any) -> None:
         "openapi: 3.1.0\ninfo: {title: Empty, version: '1'}\npaths: {}\n",
     ],
 )
-def test_it_is_in_the_house_style(tmp_path: Path, document: str) -> None:
+def test_passes_linter(tmp_path: Path, document: str) -> None:
     file = tmp_path / "client.py"
     file.write_text(text_of(document), encoding="utf-8")
     config = tmp_path / "ruff.toml"
@@ -291,7 +291,7 @@ def test_it_is_in_the_house_style(tmp_path: Path, document: str) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_a_type_without_a_name_that_speaks_of_itself_comes_to_an_end() -> None:
+def test_recursive_anonymous_type_ends() -> None:
     deep: dict[str, Any] = {
         "type": "object",
         "properties": {"a": {"$ref": "#/components/schemas/A"}},
@@ -309,7 +309,7 @@ def test_a_type_without_a_name_that_speaks_of_itself_comes_to_an_end() -> None:
     compile(text, "deep.py", "exec")
 
 
-def test_words_for_python() -> None:
+def test_quotes_python_text() -> None:
     for text in ('a "b" \\ \n', "it's", 'it\'s "green"', "", "'", '"', "é\x00"):
         assert eval(quote_text(text)) == text
     assert quote_text("it's") == '"it\'s"'

@@ -31,7 +31,7 @@ from interlock.contracts.schemas.reader import SchemaError, read_json, read_yaml
         ('{"a": 1} x', "a.json:1:10:", "Extra data"),
     ],
 )
-def test_json_that_is_not(text: str, place: str, words: str) -> None:
+def test_rejects_invalid_json(text: str, place: str, words: str) -> None:
     with pytest.raises(SchemaError) as wrong:
         read_json("a.json", text)
     assert wrong.value.message.startswith(place)
@@ -55,14 +55,14 @@ def test_json_that_is_not(text: str, place: str, words: str) -> None:
         ("a: 1\n---\nb: 2\n", "a.yaml:2:1:", "invalid YAML"),
     ],
 )
-def test_yaml_that_is_not(text: str, place: str, words: str) -> None:
+def test_rejects_invalid_yaml(text: str, place: str, words: str) -> None:
     with pytest.raises(SchemaError) as wrong:
         read_yaml("a.yaml", text)
     assert wrong.value.message.startswith(place), wrong.value.message
     assert words in wrong.value.message
 
 
-def test_what_yaml_makes_of_plain_words() -> None:
+def test_reads_plain_yaml_scalars() -> None:
     told = read_yaml(
         "a.yaml", "200: {x: 2026-05-01, y: 1.5, z: null, no: yes, n: [010, 0x1f, 1e3]}\n"
     )
@@ -83,7 +83,7 @@ _documents = st.dictionaries(_texts, _values, max_size=4).filter(
 
 
 @given(_documents)
-def test_what_is_written_is_read_as_it_was(document: dict[str, Any]) -> None:
+def test_written_document_is_read_unchanged(document: dict[str, Any]) -> None:
     json_file, yaml_file = json_text(document, "x.proto"), yaml_text(document, "x.proto")
     for path, text in (("a.json", json_file), ("a.yaml", yaml_file)):
         read = read_json(path, text) if path.endswith("json") else read_yaml(path, text)
@@ -96,7 +96,7 @@ def test_what_is_written_is_read_as_it_was(document: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("path", ["a.json", "a.yaml", "a.py", "a.proto"])
-def test_an_edit_is_noticed(path: str) -> None:
+def test_detects_edits(path: str) -> None:
     document = {"title": "A", "type": "object"}
     texts = {
         "a.json": json_text(document, "x.proto"),

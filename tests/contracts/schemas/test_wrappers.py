@@ -44,7 +44,7 @@ def read(text: str) -> dict[str, Any]:
 
 
 @pytest.mark.spec("ST-4.6.3-3")
-def test_a_value_of_a_tools_schema_travels_in_a_struct() -> None:
+def test_tool_schema_becomes_struct_message() -> None:
     file = "json/tools/search.schema.json"
     assert wrapper_path(file) == "wrappers/tools/search.proto"
     text = format_wrapper(file, SEARCH)
@@ -75,7 +75,7 @@ def test_a_value_of_a_tools_schema_travels_in_a_struct() -> None:
         ({"$ref": "#/$defs/A", "$defs": {"A": {"type": "object"}}}, "Struct"),
     ],
 )
-def test_what_may_be_something_else_than_an_object_is_a_value(
+def test_non_object_schema_becomes_value(
     schema: dict[str, Any], kind: str
 ) -> None:
     assert f"google.protobuf.{kind} value = 1;" in format_wrapper("json/a.schema.json", schema)
@@ -89,14 +89,14 @@ def test_what_may_be_something_else_than_an_object_is_a_value(
         ("json/é.schema.json", "é", "wrappers/it.proto", "Type"),
     ],
 )
-def test_any_name_becomes_one(file: str, title: Any, path: str, name: str) -> None:
+def test_any_file_name_becomes_message_name(file: str, title: Any, path: str, name: str) -> None:
     assert wrapper_path(file) == path
     schema = {"type": "object", **({"title": title} if title else {})}
     protos = compile_protos({path: format_wrapper(file, schema)})
     assert [one.name for one in protos.messages.values() if one.file == path] == [name]
 
 
-def test_an_api_becomes_a_service_that_leads_back_to_it() -> None:
+def test_api_becomes_service_and_back() -> None:
     text = format_transcoding("openapi/store.yaml", read(STORE))
     path = transcoding_path("openapi/store.yaml")
     protos = compile_protos({path: text})
@@ -107,7 +107,7 @@ def test_an_api_becomes_a_service_that_leads_back_to_it() -> None:
     assert told["paths"]["/items"]["post"]["requestBody"]["required"] is True
 
 
-def test_odd_names_compile() -> None:
+def test_unusual_names_compile() -> None:
     text = format_transcoding("openapi/v1/2 odd.yaml", read(ODD))
     path = transcoding_path("openapi/v1/2 odd.yaml")
     assert path == "transcoding/v1/n2_odd.proto"
@@ -125,6 +125,6 @@ def test_odd_names_compile() -> None:
     assert [one.json_name for one in fields] == ["some-id", "class", "filter[by]", "any"]
 
 
-def test_camel() -> None:
+def test_converts_to_camel_case() -> None:
     assert to_camel_case("get order-v2") == "GetOrderV2"
     assert to_camel_case("...") == ""

@@ -104,7 +104,7 @@ def test_initialize_and_ping() -> None:
 
 
 @pytest.mark.spec("MX-8.2-6", "MX-2.1-6", "MX-12-1")
-def test_lists() -> None:
+def test_lists_tools_resources_and_prompts() -> None:
     tools = answers("tools/list")["result"]["tools"]
     assert [tool["name"] for tool in tools] == ["add", "fail", "crash", "shape", "slowly"]
     assert tools[0]["inputSchema"]["required"] == ["one"]
@@ -121,7 +121,7 @@ def test_lists() -> None:
 
 
 @pytest.mark.spec("MX-2.1-6", "MX-8.2-7", "MX-3.1.2-3")
-def test_calls() -> None:
+def test_calls_tools_resources_and_prompts() -> None:
     result = answers("tools/call", {"name": "add", "arguments": {"one": 2}})["result"]
     assert result == {"content": [{"type": "text", "text": "3"}]}
     assert answers("tools/call", {"name": "shape"})["result"]["structuredContent"] == {"sides": 3}
@@ -132,7 +132,7 @@ def test_calls() -> None:
 
 
 @pytest.mark.spec("MX-8.2-9")
-def test_every_failure_is_answered() -> None:
+def test_every_failure_has_response() -> None:
     assert answers("tools/call", {"name": "fail"})["result"] == {
         "content": [{"type": "text", "text": "It is broken."}],
         "isError": True,
@@ -152,7 +152,7 @@ def test_every_failure_is_answered() -> None:
 
 
 @pytest.mark.spec("MX-3.1.2-1", "MX-3.1.2-2", "MX-8.2-8", "MX-3-9")
-def test_the_envelope_of_a_response() -> None:
+def test_writes_response_envelope() -> None:
     alone = furnished()
 
     async def main() -> None:
@@ -167,7 +167,7 @@ def test_the_envelope_of_a_response() -> None:
 
 
 @pytest.mark.spec("MX-3.1.1-1", "MX-3.1.2-3")
-def test_the_draft_s_request_is_done() -> None:
+def test_executes_sample_request_of_draft() -> None:
     alone = Alone(others=["trusted-agent"])
 
     async def dangerous_operation(target: str) -> str:
@@ -188,7 +188,7 @@ def test_the_draft_s_request_is_done() -> None:
 
 
 @pytest.mark.spec("MX-3.1.2-6")
-def test_what_others_are_asked_is_not_ones_own_business() -> None:
+def test_ignores_requests_to_other_participants() -> None:
     alone = furnished()
 
     async def main() -> None:
@@ -202,7 +202,7 @@ def test_what_others_are_asked_is_not_ones_own_business() -> None:
 
 
 @pytest.mark.spec("MX-3.1.2-6")
-def test_what_everybody_is_asked_is_answered_by_who_has_it() -> None:
+def test_responds_to_broadcast_only_if_supported() -> None:
     alone = furnished()
 
     async def main() -> None:
@@ -218,14 +218,14 @@ def test_what_everybody_is_asked_is_answered_by_who_has_it() -> None:
     assert sorted(said["payload"]["id"] for said in alone.said) == [1, 2]
 
 
-def test_what_cannot_be_answered_is_not_done() -> None:
+def test_executes_nothing_without_response_capability() -> None:
     alone = furnished(capabilities=["mcp/proposal:*", "chat"])
     alone.request("a", "tools/call", {"name": "fail"})
     assert len(alone.place.responder) == 0
     assert alone.said == []
 
 
-def test_a_result_that_is_too_long_is_an_error() -> None:
+def test_too_long_result_becomes_error() -> None:
     alone = furnished()
 
     async def long() -> str:
@@ -243,7 +243,7 @@ def test_a_result_that_is_too_long_is_an_error() -> None:
     assert "The limit is 1048576" in said["payload"]["error"]["message"]
 
 
-def test_errors_of_another_server_go_out_as_they_are() -> None:
+def test_passes_errors_of_other_server() -> None:
     class Behind:
         def can_handle(self, method: str, context: str) -> bool:
             return True
@@ -272,7 +272,7 @@ def test_errors_of_another_server_go_out_as_they_are() -> None:
 
 
 @pytest.mark.spec("MX-3.2.1-5", "MX-3.2.1-6", "MX-3.2.1-7")
-def test_the_draft_s_four_envelopes() -> None:
+def test_executes_sample_proposal_of_draft() -> None:
     alone = Alone(others=["human-user", "untrusted-agent"])
 
     async def dangerous_operation(target: str) -> str:
@@ -303,7 +303,7 @@ def test_the_draft_s_four_envelopes() -> None:
     assert (tracked.status, tracked.fulfilled_by) == ("fulfilled", "human-user")
 
 
-def test_the_proposer_is_known_though_the_room_talks() -> None:
+def test_remembers_proposer_after_many_messages() -> None:
     alone = furnished()
 
     async def main() -> None:
@@ -318,7 +318,7 @@ def test_the_proposer_is_known_though_the_room_talks() -> None:
 
 
 @pytest.mark.spec("MX-3.2.1-9")
-def test_a_proposal_that_was_never_seen_has_no_proposer() -> None:
+def test_unknown_proposal_has_no_proposer() -> None:
     alone = furnished()
 
     async def main() -> None:
@@ -329,7 +329,7 @@ def test_a_proposal_that_was_never_seen_has_no_proposer() -> None:
     assert [said["to"] for said in alone.said] == [["a"]]
 
 
-def test_another_call_is_nothing_to_the_proposer() -> None:
+def test_different_call_does_not_reach_proposer() -> None:
     alone = furnished()
 
     async def main() -> None:
@@ -342,7 +342,7 @@ def test_another_call_is_nothing_to_the_proposer() -> None:
 
 
 @pytest.mark.spec("MX-3.2.1-10")
-def test_two_fulfilments_are_both_done() -> None:
+def test_executes_both_fulfilments() -> None:
     alone = furnished()
 
     async def main() -> None:
@@ -360,7 +360,7 @@ def test_two_fulfilments_are_both_done() -> None:
 # -- while it works
 
 
-def test_progress_is_told_to_who_wants_it() -> None:
+def test_sends_progress_to_requester() -> None:
     alone = furnished()
 
     async def main() -> None:
@@ -387,7 +387,7 @@ def cancel(alone: Alone, sender: str, number: Any) -> None:
     alone.tell(sender, f"mcp/request:{method}", payload, to=["me"])
 
 
-def test_only_who_asked_can_cancel() -> None:
+def test_only_requester_can_cancel() -> None:
     alone = furnished()
 
     async def main() -> None:
@@ -407,7 +407,7 @@ def test_only_who_asked_can_cancel() -> None:
     assert alone.said == []
 
 
-def test_who_leaves_is_not_worked_for() -> None:
+def test_cancels_requests_of_disconnected_participants() -> None:
     alone = furnished()
 
     async def main() -> None:
@@ -424,7 +424,7 @@ def test_who_leaves_is_not_worked_for() -> None:
     assert alone.said == []
 
 
-def test_nobody_has_more_than_its_share() -> None:
+def test_limits_requests_per_sender() -> None:
     alone = furnished()
 
     async def main() -> None:
@@ -450,7 +450,7 @@ def test_nobody_has_more_than_its_share() -> None:
 # -- what cannot be offered
 
 
-def test_names_that_cannot_be() -> None:
+def test_rejects_invalid_names() -> None:
     alone = furnished()
     with pytest.raises(ValueError, match="already"):
         alone.tools.add_tool(lambda: 1, "add", None, None, {})
@@ -462,7 +462,7 @@ def test_names_that_cannot_be() -> None:
         alone.tools.add_resource(lambda: 1, "no uri", "x", "", "text/plain")
 
 
-def test_plain_functions_run_beside_the_loop() -> None:
+def test_plain_functions_run_in_threads() -> None:
     alone = Alone(EVERYTHING)
     alone.tools.add_tool(lambda: "done", "plain", None, None, {})
     alone.tools.add_resource(lambda: {"a": 1}, "note://x", "x", "", "application/json")
@@ -478,7 +478,7 @@ def test_plain_functions_run_beside_the_loop() -> None:
     assert said[8]["contents"][0]["text"] == '{"a":1}'
 
 
-async def test_a_program_that_was_started_anew_counts_from_the_beginning() -> None:
+async def test_restarted_participant_may_reuse_request_ids() -> None:
     """Its older request goes on, and what is cancelled is what it names."""
     alone = furnished()
 

@@ -14,7 +14,7 @@ from tests.topics.client.test_answering import settle
 
 @pytest.mark.spec("MX-4.3-6")
 @pytest.mark.parametrize("arguments", [{"one": "two"}, {}, {"one": 1, "more": 2}, {"one": None}, 7])
-def test_arguments_are_checked_before_the_function(arguments: Any) -> None:
+def test_checks_arguments_before_function(arguments: Any) -> None:
     """By what was advertised: the function itself would take anything."""
     called: list[Any] = []
 

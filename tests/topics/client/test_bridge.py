@@ -42,7 +42,7 @@ def call(tool: str, **arguments: Any) -> Request:
 
 
 @pytest.mark.parametrize("era", ["both", "older"])
-async def test_it_answers_what_it_is_asked(era: str) -> None:
+async def test_forwards_requests_to_server(era: str) -> None:
     bridge = Bridge(server(era), name="official")
     assert not bridge.can_handle("tools/list", "")
     async with bridge.running():
@@ -62,7 +62,7 @@ async def test_it_answers_what_it_is_asked(era: str) -> None:
     assert ended.value.failure is UPSTREAM_UNAVAILABLE
 
 
-async def test_it_introduces_the_server_and_promises_what_a_room_can_use() -> None:
+async def test_returns_server_info_and_usable_capabilities() -> None:
     bridge = Bridge(server(), name="official")
     async with bridge.running():
         asked = request("initialize", protocolVersion="2025-06-18", capabilities={})
@@ -75,7 +75,7 @@ async def test_it_introduces_the_server_and_promises_what_a_room_can_use() -> No
     assert "tasks" not in said["capabilities"]
 
 
-async def test_it_offers_to_everybody_only_what_the_server_has() -> None:
+async def test_supports_only_methods_of_server() -> None:
     bridge = Bridge(server())
     async with bridge.running():
         assert bridge.can_handle("tools/call", "echo")
@@ -94,7 +94,7 @@ async def test_it_offers_to_everybody_only_what_the_server_has() -> None:
             assert unknown.value.failure is METHOD_NOT_FOUND
 
 
-async def test_errors_of_the_server_are_its_own() -> None:
+async def test_passes_errors_of_server() -> None:
     bridge = Bridge(server())
     async with bridge.running():
         failed = json.loads(await bridge.handle(call("refuse", why="not today")))
@@ -105,7 +105,7 @@ async def test_errors_of_the_server_are_its_own() -> None:
         assert missing.value.message
 
 
-async def test_progress_is_told_to_whoever_asked() -> None:
+async def test_forwards_progress() -> None:
     told: list[tuple[float, float, str]] = []
     bridge = Bridge(server())
     async with bridge.running():
@@ -121,7 +121,7 @@ async def test_progress_is_told_to_whoever_asked() -> None:
     assert told == [(1.0, 2.0, "step 1"), (2.0, 2.0, "step 2")]
 
 
-async def test_who_does_not_want_it_any_more_lets_it_go() -> None:
+async def test_cancellation_reaches_server() -> None:
     begun = asyncio.Event()
     bridge = Bridge(server())
     async with bridge.running():
@@ -135,7 +135,7 @@ async def test_who_does_not_want_it_any_more_lets_it_go() -> None:
         assert json.loads(await bridge.handle(call("add", a=1)))["structuredContent"] == {"sum": 2}
 
 
-async def test_it_is_not_waited_for_for_ever() -> None:
+async def test_timeout_ends_request() -> None:
     bridge = Bridge(server(timeout=0.05), name="slow")
     async with bridge.running():
         with pytest.raises(InterlockError) as late:
@@ -144,7 +144,7 @@ async def test_it_is_not_waited_for_for_ever() -> None:
         assert "slow did not respond" in late.value.message
 
 
-async def test_a_new_list_is_told_and_read() -> None:
+async def test_forwards_list_changes() -> None:
     changed: asyncio.Queue[str] = asyncio.Queue()
     bridge = Bridge(server())
     async with bridge.running():
@@ -156,7 +156,7 @@ async def test_a_new_list_is_told_and_read() -> None:
         assert bridge.can_handle("tools/call", "sing")
 
 
-async def test_a_server_that_dies_is_started_again() -> None:
+async def test_restarts_lost_server() -> None:
     changed: asyncio.Queue[str] = asyncio.Queue()
     code = (
         "import os, sys\n"
@@ -175,7 +175,7 @@ async def test_a_server_that_dies_is_started_again() -> None:
         assert json.loads(await bridge.handle(call("echo", text="back")))["content"]
 
 
-async def test_a_server_that_cannot_be_started_says_why() -> None:
+async def test_names_program_that_cannot_start() -> None:
     bridge = Bridge(ServerConfig(command="/no/such/program"), name="nowhere")
     with pytest.raises(InterlockError) as failed:
         async with bridge.running():

@@ -66,7 +66,7 @@ def is_inside(participant: Participant) -> bool:
 # -- coming in
 
 
-async def test_the_token_is_in_the_header_and_nowhere_else() -> None:
+async def test_sends_token_only_in_header() -> None:
     async with open_gateway() as made:
         participant = agent(made, routing="directed")
         async with participant.connected():
@@ -79,7 +79,7 @@ async def test_the_token_is_in_the_header_and_nowhere_else() -> None:
         await made.until(lambda made: not made.present)
 
 
-async def test_it_can_come_in_again() -> None:
+async def test_participant_can_reconnect() -> None:
     async with open_gateway() as made:
         participant = agent(made)
         for _ in range(2):
@@ -104,7 +104,7 @@ async def test_it_can_come_in_again() -> None:
         (f"wss://{'n' * 64}/ws", "wss://host/ws"),
     ],
 )
-def test_addresses_that_cannot_be(url: str, words: str) -> None:
+def test_rejects_invalid_urls(url: str, words: str) -> None:
     with pytest.raises(ValueError, match=words) as caught:
         Participant(url, topic="room")
     assert "secret" not in str(caught.value)
@@ -113,7 +113,7 @@ def test_addresses_that_cannot_be(url: str, words: str) -> None:
     assert "parent" not in str(caught.value)
 
 
-def test_what_is_asked_for_is_written_into_the_query() -> None:
+def test_writes_topic_and_routing_into_query() -> None:
     assert make_join_url("wss://n/ws", "a.b", "all") == "wss://n/ws?topic=a.b&routing=all"
     for topic in ("", "a b", "a&routing=x", "a/b", "x" * 129):
         with pytest.raises(ValueError, match="topic"):
@@ -133,7 +133,7 @@ def test_what_is_asked_for_is_written_into_the_query() -> None:
     ("status", "name"),
     [(400, "invalid_request"), (401, "unauthenticated"), (403, "forbidden"), (404, "config_error")],
 )
-def test_a_refusal_is_the_end(status: int, name: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_rejection_is_final(status: int, name: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
 
     async def test(made: Gateway) -> None:
@@ -157,7 +157,7 @@ def test_a_refusal_is_the_end(status: int, name: str, caplog: pytest.LogCaptureF
 
 
 @pytest.mark.parametrize(("code", "name"), [(4003, "forbidden"), (4009, "namespace_conflict")])
-async def test_being_sent_away_ends_the_block(code: int, name: str) -> None:
+async def test_removal_ends_block(code: int, name: str) -> None:
     async with open_gateway() as made:
         clockwork = Clockwork()
         participant = agent(made, sleep=clockwork.sleep)
@@ -180,7 +180,7 @@ async def test_being_sent_away_ends_the_block(code: int, name: str) -> None:
         assert clockwork.slept == []
 
 
-async def test_a_cancelled_block_stays_cancelled() -> None:
+async def test_cancelled_block_stays_cancelled() -> None:
     async with open_gateway() as made:
         inside = asyncio.Event()
 
@@ -200,7 +200,7 @@ async def test_a_cancelled_block_stays_cancelled() -> None:
 # -- lost, and back
 
 
-def test_it_comes_back_and_learns_everything_anew(caplog: pytest.LogCaptureFixture) -> None:
+def test_reconnects_and_reloads_state(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "interlock.topics")
 
     async def test(made: Gateway) -> None:
@@ -236,7 +236,7 @@ def test_it_comes_back_and_learns_everything_anew(caplog: pytest.LogCaptureFixtu
     assert "Retrying." in caplog.text
 
 
-async def test_calls_under_way_fail_when_the_connection_is_lost() -> None:
+async def test_lost_connection_fails_pending_calls() -> None:
     async with open_gateway() as made:
         clockwork = Clockwork()
         participant = agent(made, sleep=clockwork.sleep)
@@ -258,7 +258,7 @@ async def test_calls_under_way_fail_when_the_connection_is_lost() -> None:
             assert caught.value.data == {"sent": True}
 
 
-async def test_a_gateway_that_is_not_there_is_waited_for() -> None:
+async def test_retries_unreachable_gateway_with_backoff() -> None:
     async with gateway() as made:
         url = made.url
     clockwork = Clockwork()
@@ -274,7 +274,7 @@ async def test_a_gateway_that_is_not_there_is_waited_for() -> None:
     assert clockwork.slept == [0.5, 1, 2, 4, 8, 15, 15, 15, 15]
 
 
-async def test_a_gateway_that_is_busy_is_asked_again() -> None:
+async def test_retries_busy_gateway() -> None:
     async with open_gateway() as made:
         made.refuse = (503, "Later.")
         clockwork = Clockwork()
@@ -285,7 +285,7 @@ async def test_a_gateway_that_is_busy_is_asked_again() -> None:
             await inside.wait()
 
 
-async def test_whoever_does_not_welcome_is_left() -> None:
+async def test_disconnects_without_welcome() -> None:
     async with open_gateway() as made:
         made.silent = True
         clockwork = Clockwork()
@@ -307,7 +307,7 @@ async def test_whoever_does_not_welcome_is_left() -> None:
         assert participant.status.welcomes == 1
 
 
-async def test_who_is_cancelled_while_it_is_refused_is_cancelled() -> None:
+async def test_cancellation_wins_over_rejection() -> None:
     standing = MembershipState("room")
     inside = asyncio.Event()
 

@@ -26,7 +26,7 @@ def programs() -> Iterator[str]:
 
 
 @pytest.mark.spec("MX-0-1")
-def test_people_are_told_which_draft_this_is() -> None:
+def test_pages_name_protocol_draft() -> None:
     gateway, overview, library = (
         " ".join((PAGE.parent / name).read_text(encoding="utf-8").split())
         for name in ("topics-gateway.md", "topics.md", "topics-library.md")
@@ -38,7 +38,7 @@ def test_people_are_told_which_draft_this_is() -> None:
     assert "MCPx v0.1" in library
 
 
-def test_three_programs_work_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_documented_programs_work_together(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(house: House) -> None:
         monkeypatch.setenv("GATEWAY", house.url)
         for name in ("worker", "agent", "human", "robot"):
@@ -72,7 +72,7 @@ def test_three_programs_work_together(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_each_program_is_whole_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_documented_programs_are_complete(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GATEWAY", "ws://127.0.0.1:1/ws")
     for name in ("worker", "agent", "human", "robot"):
         monkeypatch.setenv(f"{name.upper()}_TOKEN", f"t-{name}")
@@ -84,7 +84,7 @@ def test_each_program_is_whole_by_itself(monkeypatch: pytest.MonkeyPatch) -> Non
         assert "asyncio.run(main())" in program.partition('if __name__ == "__main__":')[2]
 
 
-def test_failures_are_called_as_the_page_says() -> None:
+def test_documented_failure_names_exist() -> None:
     text = PAGE.read_text(encoding="utf-8")
     table = text.partition("| `error.failure.name` | |\n|---|---|\n")[2].partition("\n\n")[0]
     told = re.findall(r"^\| `([a-z_]+)`", table, re.MULTILINE)
@@ -94,7 +94,7 @@ def test_failures_are_called_as_the_page_says() -> None:
     assert names.issuperset(told)
 
 
-def test_profiles_are_told_as_they_are() -> None:
+def test_documented_profiles_match_code() -> None:
     text = PAGE.with_name("topics.md").read_text(encoding="utf-8")
     table = text.partition("| profile | what it may send |\n|---|---|\n")[2].partition("\n\n")[0]
     told = {}
@@ -104,7 +104,7 @@ def test_profiles_are_told_as_they_are() -> None:
     assert told == PROFILES
 
 
-def test_every_name_on_the_page_is_there() -> None:
+def test_documented_names_exist() -> None:
     text = PAGE.read_text(encoding="utf-8")
     names = set(re.findall(r"\bp\.(\w+)", text))
     assert {"connected", "call", "propose", "fulfil", "events"} <= names

@@ -38,7 +38,7 @@ def ends(alone: Alone, sender: str, proposal: Proposal, how: str = "approval_ref
         ("some_other_word", "approval_refused"),
     ],
 )
-async def test_whom_it_was_proposed_to_ends_it(how: str, name: str) -> None:
+async def test_recipient_ends_proposal(how: str, name: str) -> None:
     async with open_proposal() as (alone, proposal):
         ends(alone, "a", proposal, how)
         with pytest.raises(InterlockError, match="not today") as told:
@@ -50,7 +50,7 @@ async def test_whom_it_was_proposed_to_ends_it(how: str, name: str) -> None:
         assert "not today" in tracked.note
 
 
-async def test_nobody_else_ends_it() -> None:
+async def test_other_participants_cannot_end_proposal() -> None:
     async with open_proposal() as (alone, proposal):
         ends(alone, "b", proposal)
         assert not proposal.has_outcome
@@ -61,14 +61,14 @@ async def test_nobody_else_ends_it() -> None:
 
 
 @pytest.mark.parametrize("to", [(), ("a", "b")], ids=["all", "several"])
-async def test_one_of_several_does_not_end_it(to: tuple[str, ...]) -> None:
+async def test_one_of_several_recipients_cannot_end_proposal(to: tuple[str, ...]) -> None:
     async with open_proposal(to) as (alone, proposal):
         ends(alone, "a", proposal)
         assert not proposal.has_outcome
         assert alone.place.proposals.proposals[proposal.id].status == "pending"
 
 
-def test_what_another_proposed_is_not_listed_any_more() -> None:
+def test_rejection_updates_proposals_of_others() -> None:
     alone = Alone()
     id = alone.propose("b", "x", to=["a"])
     said = {"text": "no", END_REASON_MEMBER: "approval_refused"}
@@ -76,7 +76,7 @@ def test_what_another_proposed_is_not_listed_any_more() -> None:
     assert alone.place.proposals.proposals[id].status == "rejected"
 
 
-async def test_a_fulfilment_that_a_human_decides_elsewhere_is_none() -> None:
+async def test_pending_approval_is_no_outcome() -> None:
     """Somebody fulfils it in the room, and the node says that it waits in the inbox."""
 
     async with open_proposal() as (alone, proposal):
@@ -98,7 +98,7 @@ async def test_a_fulfilment_that_a_human_decides_elsewhere_is_none() -> None:
         assert await proposal.outcome() == {"content": []}
 
 
-async def test_any_other_error_is_the_outcome() -> None:
+async def test_other_error_is_outcome() -> None:
     async with open_proposal() as (alone, proposal):
         asked = alone.request(
             "b", "tools/call", PARAMS, number=1, to=["a"], correlation_id=proposal.id
@@ -121,7 +121,7 @@ def answered(alone: Alone, sender: str, asked: str, **what: object) -> None:
     alone.tell(sender, "mcp/response:tools/call:x", answer, correlation_id=asked)
 
 
-async def test_what_was_answered_once_is_not_held_later() -> None:
+async def test_late_pending_error_keeps_outcome() -> None:
     async with open_proposal() as (alone, proposal):
         asked = fulfilled(alone, proposal, "b", ["a"])
         answered(alone, "a", asked, result={"content": []})
@@ -129,7 +129,7 @@ async def test_what_was_answered_once_is_not_held_later() -> None:
         assert alone.place.proposals.proposals[proposal.id].status == "fulfilled"
 
 
-async def test_one_of_several_does_not_hold_it() -> None:
+async def test_one_of_several_recipients_cannot_reset_fulfilment() -> None:
     async with open_proposal(("a", "b")) as (alone, proposal):
         asked = fulfilled(alone, proposal, "c", ["a", "b"])
         answered(alone, "b", asked, error=HELD)
@@ -138,7 +138,7 @@ async def test_one_of_several_does_not_hold_it() -> None:
         assert alone.place.proposals.proposals[proposal.id].status == "pending"
 
 
-async def test_a_result_that_says_that_a_human_decides_is_no_outcome() -> None:
+async def test_pending_result_is_no_outcome() -> None:
     """So a node answers a call that its rules stop."""
 
     async with open_proposal() as (alone, proposal):
@@ -153,7 +153,7 @@ async def test_a_result_that_says_that_a_human_decides_is_no_outcome() -> None:
         assert alone.place.proposals.proposals[proposal.id].status == "pending"
 
 
-async def test_a_word_that_is_for_another_ends_nothing() -> None:
+async def test_end_notice_to_other_participant_is_ignored() -> None:
     """Somebody has the node say it, about an id that it took."""
 
     async with open_proposal() as (alone, proposal):
@@ -163,7 +163,7 @@ async def test_a_word_that_is_for_another_ends_nothing() -> None:
         assert alone.place.proposals.proposals[proposal.id].status == "pending"
 
 
-async def test_nobody_makes_the_fulfilment_of_another_be_forgotten() -> None:
+async def test_other_participants_cannot_evict_fulfilment() -> None:
     async with open_proposal() as (alone, proposal):
         asked = fulfilled(alone, proposal, "b", ["a"])
         own = alone.propose("c", "x", to=["c"])

@@ -18,7 +18,7 @@ def run(test: Any) -> None:
     asyncio.run(test())
 
 
-def test_who_listens_is_told_by_kind_or_type() -> None:
+def test_listeners_match_kind_or_type() -> None:
     alone = Alone()
     told: dict[str, list[Event]] = {name: [] for name in ("chat", "any", "requests", "presence")}
     alone.place.listeners.add(Chat, told["chat"].append)
@@ -40,7 +40,7 @@ def test_who_listens_is_told_by_kind_or_type() -> None:
     assert (event.sender, event.to, event.id) == ("a", ("b",), "told-3")
 
 
-def test_what_a_gateway_says_is_named_or_all_of_it_meant() -> None:
+def test_kind_patterns_match_system_messages() -> None:
     alone = Alone()
     told: list[Event] = []
     alone.place.listeners.add("system/*", told.append)
@@ -57,7 +57,7 @@ def test_what_a_gateway_says_is_named_or_all_of_it_meant() -> None:
 
 
 @pytest.mark.spec("MX-8.2-10", "MX-3.2-3")
-def test_a_proposal_is_told_and_not_done() -> None:
+def test_proposal_is_reported_and_not_executed() -> None:
     called: list[str] = []
 
     async def main() -> None:
@@ -77,7 +77,7 @@ def test_a_proposal_is_told_and_not_done() -> None:
     assert called == []
 
 
-def test_a_listener_that_fails_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
+def test_failing_listener_does_not_affect_others(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         alone = Alone()
 
@@ -100,7 +100,7 @@ def test_a_listener_that_fails_harms_nobody(caplog: pytest.LogCaptureFixture) ->
     assert "later" in caplog.text
 
 
-async def test_whoever_reads_along_too_slowly_loses_the_oldest() -> None:
+async def test_slow_stream_drops_oldest_events() -> None:
     lost: list[int] = []
     events = Events(lambda: lost.append(1), max_events=3)
     alone = Alone()
@@ -112,7 +112,7 @@ async def test_whoever_reads_along_too_slowly_loses_the_oldest() -> None:
     assert len(lost) == 2
 
 
-async def test_reading_along_begins_at_once_and_ends() -> None:
+async def test_stream_starts_at_once_and_ends() -> None:
     alone = Alone()
     events = alone.place.listeners.open_stream()
     alone.tell("a", "chat", {"text": "x"})

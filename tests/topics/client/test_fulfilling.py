@@ -38,7 +38,7 @@ def answer(alone: Alone, request: str, sender: str = "b", tool: str = "write") -
 
 
 @pytest.mark.spec("MX-3.2-2", "MX-3.2.1-2")
-async def test_what_is_proposed_goes_out_as_it_is() -> None:
+async def test_sends_proposal_unchanged() -> None:
     alone = Alone()
     propose(alone, "b")
     (said,) = alone.said
@@ -48,7 +48,7 @@ async def test_what_is_proposed_goes_out_as_it_is() -> None:
         alone.place.send("mcp/proposal:tools/call:write", PAYLOAD, ["b"], "e")
 
 
-async def test_the_answer_to_the_fulfilment_is_the_outcome() -> None:
+async def test_response_to_fulfilment_is_outcome() -> None:
     alone = Alone()
     proposal = propose(alone, "b")
     waiting = asyncio.ensure_future(proposal.outcome())
@@ -62,7 +62,7 @@ async def test_the_answer_to_the_fulfilment_is_the_outcome() -> None:
 
 
 @pytest.mark.spec("MX-7-1", "MX-3.2.1-5")
-async def test_what_is_no_outcome() -> None:
+async def test_ignores_responses_that_are_no_outcome() -> None:
     alone = Alone(others=["a", "b", "thief"])
     proposal = propose(alone, "b")
     # An answer to the proposal itself, to a request that nobody saw, by somebody who was not
@@ -80,7 +80,7 @@ async def test_what_is_no_outcome() -> None:
 
 @pytest.mark.spec("MX-7-1")
 @pytest.mark.parametrize("amount", [5, 5_000])
-async def test_nobody_who_was_not_meant_makes_an_outcome_up(amount: int) -> None:
+async def test_foreign_fulfilment_is_no_outcome(amount: int) -> None:
     """It asks for the same as was proposed, itself too, and is quicker with the answer."""
 
     alone = Alone(others=["a", "b", "mallory"])
@@ -95,7 +95,7 @@ async def test_nobody_who_was_not_meant_makes_an_outcome_up(amount: int) -> None
 
 
 @pytest.mark.spec("MX-3.2.1-10")
-async def test_other_arguments_are_no_outcome_in_silence() -> None:
+async def test_changed_arguments_are_reported() -> None:
     alone = Alone()
     proposal = propose(alone, "b")
     waiting = asyncio.ensure_future(proposal.outcome())
@@ -117,7 +117,7 @@ async def test_other_arguments_are_no_outcome_in_silence() -> None:
     assert await proposal.outcome(changed=True) == {"as": "proposed"}
 
 
-async def test_who_was_meant_may_ask_somebody_else() -> None:
+async def test_recipient_may_delegate_fulfilment() -> None:
     alone = Alone(others=["a", "b", "boss"])
     proposal = propose(alone, "boss")
     answer(alone, fulfil(alone, proposal.id, "a", to=["b"]))
@@ -126,7 +126,7 @@ async def test_who_was_meant_may_ask_somebody_else() -> None:
     assert await proposal.outcome() == {"by": "b"}
 
 
-async def test_who_talks_much_makes_nobody_forget_a_proposal() -> None:
+async def test_remembers_fulfilment_after_many_messages() -> None:
     alone = Alone()
     proposal = propose(alone, "b")
     request = fulfil(alone, proposal.id)
@@ -140,7 +140,7 @@ async def test_who_talks_much_makes_nobody_forget_a_proposal() -> None:
     assert await proposal.outcome() == {"by": "b"}
 
 
-async def test_words_settle_nothing() -> None:
+async def test_chat_does_not_end_proposal() -> None:
     alone = Alone()
     proposal = propose(alone, "b")
     alone.tell("a", "chat", {"text": "I did it."}, correlation_id=proposal.id)
@@ -148,7 +148,7 @@ async def test_words_settle_nothing() -> None:
     assert alone.place.proposals.proposals[proposal.id].note == "a: I did it."
 
 
-async def test_a_proposal_that_the_gateway_refuses() -> None:
+async def test_gateway_error_ends_proposal() -> None:
     alone = Alone()
     proposal = propose(alone, "b")
     error = {"error": "capability_violation", "message": "You lack it."}
@@ -158,7 +158,7 @@ async def test_a_proposal_that_the_gateway_refuses() -> None:
     assert alone.place.proposals.proposals[proposal.id].status == "rejected"
 
 
-async def test_an_error_is_the_outcome_as_well() -> None:
+async def test_error_response_is_outcome() -> None:
     alone = Alone()
     proposal = propose(alone, "b")
     request = fulfil(alone, proposal.id)
@@ -169,7 +169,7 @@ async def test_an_error_is_the_outcome_as_well() -> None:
 
 
 @pytest.mark.spec("MX-10.2-2", "MX-10.2-3")
-def test_five_minutes_and_no_longer() -> None:
+def test_proposal_expires_after_five_minutes() -> None:
     alone = Alone()
     id = alone.propose("a", "write")
     alone.time += 299
@@ -184,7 +184,7 @@ def test_five_minutes_and_no_longer() -> None:
     assert alone.said == []
 
 
-async def test_waiting_ends_with_the_proposal() -> None:
+async def test_waiting_ends_when_proposal_expires() -> None:
     alone = Alone()
     proposal = propose(alone, "b")
     fulfil(alone, proposal.id)
@@ -193,6 +193,6 @@ async def test_waiting_ends_with_the_proposal() -> None:
         await proposal.outcome()
 
 
-async def test_a_proposal_says_what_it_is() -> None:
+async def test_repr_names_call_and_proposer() -> None:
     proposal = propose(Alone(), "b")
     assert repr(proposal) == "Proposal('me-1', 'tools/call write' by 'me')"

@@ -90,7 +90,7 @@ def plant(tmp_path: Path) -> Iterator[Plant]:
         world.close()
 
 
-async def test_a_program_answers_and_dies(plant: Plant) -> None:
+async def test_lost_program_fails_calls(plant: Plant) -> None:
     boss = plant.participant("boss")
     async with asyncio.timeout(HANG_TIMEOUT), boss.connected():
         events = boss.events()
@@ -113,7 +113,7 @@ async def test_a_program_answers_and_dies(plant: Plant) -> None:
             assert "worker" not in boss.participants
 
 
-async def test_a_node_that_comes_back_is_found_again(plant: Plant) -> None:
+async def test_reconnects_to_restarted_node(plant: Plant) -> None:
     asleep, wake = asyncio.Event(), asyncio.Event()
 
     async def sleep(seconds: float) -> None:
@@ -135,7 +135,7 @@ async def test_a_node_that_comes_back_is_found_again(plant: Plant) -> None:
 
 
 @pytest.mark.spec("MX-3.2-1")
-def test_a_proposal_to_the_node_waits_for_a_human(plant: Plant) -> None:
+def test_proposal_to_node_needs_approval(plant: Plant) -> None:
     world = plant.world
     (world.cwd / "phrase").write_text("open sesame\n", encoding="utf-8")
     made = world.run("keys", "new", "chief", "--passphrase-file", "phrase")
@@ -174,7 +174,7 @@ def test_a_proposal_to_the_node_waits_for_a_human(plant: Plant) -> None:
     assert plant.file.read_text().count("\n") == 1
 
 
-async def test_over_tls_only_to_who_it_says_it_is(tmp_path: Path) -> None:
+async def test_tls_checks_server_name(tmp_path: Path) -> None:
     ca = Authority(tmp_path)
     context = tls_context(*ca.issue("server", "127.0.0.1"))
     (tmp_path / "other").mkdir()

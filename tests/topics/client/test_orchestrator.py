@@ -66,7 +66,7 @@ def decided(tool: str, arguments: Any, *, fulfilled: Any = None, **more: Any) ->
 
 
 @pytest.mark.spec("MX-2.1-2")
-def test_a_rule_covers_what_it_says() -> None:
+def test_rule_matches_tool_proposer_and_condition() -> None:
     rule = ProposalRule("write", ("agent-*",), when='args.path.startsWith("out/")')
     orchestrator = offline(rule)
     assert orchestrator.find_rule(proposed("write", {"path": "out/a"}, "agent-1")) is rule
@@ -83,7 +83,7 @@ def test_a_rule_covers_what_it_says() -> None:
 
 
 @pytest.mark.spec("MX-2.1-2")
-def test_what_is_learned_is_the_decision_and_no_more() -> None:
+def test_learned_rule_covers_only_decided_call() -> None:
     orchestrator = offline()
     first = decided("write", {"path": "a", "size": 1})
     rule = orchestrator.learn(first)
@@ -106,7 +106,7 @@ def test_what_is_learned_is_the_decision_and_no_more() -> None:
     assert orchestrator.find_rule(first) is None
 
 
-def test_what_no_human_let_through_is_not_learned() -> None:
+def test_learns_only_approved_proposals() -> None:
     orchestrator = offline()
     waits = proposed("write", {"path": "a"})
     with pytest.raises(ValueError, match="is unknown"):
@@ -120,7 +120,7 @@ def test_what_no_human_let_through_is_not_learned() -> None:
     assert orchestrator.rules == ()
 
 
-def test_what_was_decided_about_one_participant_is_not_about_another() -> None:
+def test_learned_rule_covers_only_its_recipients() -> None:
     """The same tool may be that of a playground, and that of a plant."""
     orchestrator = offline()
     rule = orchestrator.learn(decided("write", {"path": "a"}, to=("playground",)))
@@ -131,7 +131,7 @@ def test_what_was_decided_about_one_participant_is_not_about_another() -> None:
         orchestrator.learn(decided("write", {}, to=()))
 
 
-def test_a_condition_is_about_everybody_who_is_asked() -> None:
+def test_condition_applies_to_every_recipient() -> None:
     rule = ProposalRule("write", ("agent",), when='server == "playground"')
     both = ProposalRule("write", ("agent",), to=("playground", "plant"))
     orchestrator = offline(rule)
@@ -141,7 +141,7 @@ def test_a_condition_is_about_everybody_who_is_asked() -> None:
     assert orchestrator.find_rule(proposed("write", {}, to=("plant", "playground"))) is both
 
 
-def test_what_two_readers_may_read_differently_is_not_covered() -> None:
+def test_ambiguous_arguments_match_no_rule() -> None:
     orchestrator = offline()
     rule = orchestrator.learn(decided("write", {"path": "out/a"}))
     like = proposed("write", {"path": "out/a"})
@@ -156,7 +156,7 @@ def test_what_two_readers_may_read_differently_is_not_covered() -> None:
     assert orchestrator.find_rule(proposed("write", {"path": "out/a"}, force=True)) is None
 
 
-def test_rules_that_cannot_be() -> None:
+def test_rejects_invalid_rules() -> None:
     with pytest.raises(ValueError, match="needs `tool`"):
         offline(ProposalRule("", ("agent",)))
     with pytest.raises(ValueError, match="needs `tool`"):
@@ -167,7 +167,7 @@ def test_rules_that_cannot_be() -> None:
         offline().learn(decided("", {}, method="tools/list"))
 
 
-def test_it_fulfils_once_and_never_its_own() -> None:
+def test_fulfils_once_and_never_own_proposals() -> None:
     async def test(house: House) -> None:
         agent, worker = house.participant("agent"), house.participant("worker")
         robot, human = house.participant("robot"), house.participant("human")
@@ -223,7 +223,7 @@ def test_it_fulfils_once_and_never_its_own() -> None:
     )
 
 
-def test_what_brings_a_meta_waits_for_a_human() -> None:
+def test_meta_needs_approval() -> None:
     orchestrator = offline()
     rule = orchestrator.learn(decided("write", {"path": "a"}))
     assert orchestrator.find_rule(proposed("write", {"path": "a"})) == rule

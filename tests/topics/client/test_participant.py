@@ -26,7 +26,7 @@ SERVES = ("mcp/response:*", "chat")
 
 
 @pytest.mark.spec("MX-3-3", "MX-3-4", "MX-3-5", "MX-3-16", "MX-3.3-1")
-def test_they_talk() -> None:
+def test_participants_chat() -> None:
     async def test(house: House) -> None:
         human, agent = house.participant("human"), house.participant("agent")
         async with human.connected(), agent.connected():
@@ -49,7 +49,7 @@ def test_they_talk() -> None:
     in_both_houses(test, {"human": EVERYTHING, "agent": ("chat",)})
 
 
-def test_what_is_no_text_is_refused() -> None:
+def test_rejects_text_that_is_no_unicode() -> None:
     async def test(house: House) -> None:
         human = house.participant("human")
         async with human.connected():
@@ -62,7 +62,7 @@ def test_what_is_no_text_is_refused() -> None:
 
 
 @pytest.mark.spec("MX-3-3")
-def test_ten_thousand_ids_are_all_different() -> None:
+def test_message_ids_are_unique() -> None:
     participant = Participant("ws://127.0.0.1:1/ws", topic="room")
     made = {participant._membership._new_id() for _ in range(10_000)}
     assert len(made) == 10_000
@@ -70,7 +70,7 @@ def test_ten_thousand_ids_are_all_different() -> None:
 
 
 @pytest.mark.spec("MX-2.1-6", "MX-8.2-7", "MX-3.1.2-6")
-def test_everybody_is_a_server_and_a_client() -> None:
+def test_every_participant_is_server_and_client() -> None:
     async def test(house: House) -> None:
         boss = house.participant("boss")
         worker = house.participant("worker", name="worker", version="3")
@@ -123,7 +123,7 @@ def test_everybody_is_a_server_and_a_client() -> None:
     in_both_houses(test, {"boss": EVERYTHING, "worker": SERVES, "other": SERVES})
 
 
-def test_answers_that_do_not_come() -> None:
+def test_missing_responses_fail_requests() -> None:
     async def test(house: House) -> None:
         boss, worker = house.participant("boss"), house.participant("worker")
         begun, cancelled = asyncio.Event(), asyncio.Event()
@@ -168,7 +168,7 @@ def test_answers_that_do_not_come() -> None:
     "MX-3.2-1", "MX-3.2.1-1", "MX-3.2.1-3", "MX-3.2.1-4", "MX-3.2.1-6", "MX-3.2.1-7", "MX-3-10",
     "MX-3-8", "MX-8.2-10", "MX-8.2-11", "MX-8.2-12", "MX-3.2-3", "MX-3.2.1-5",
 )  # fmt: skip
-def test_the_untrusted_propose_and_the_trusted_fulfil() -> None:
+def test_trusted_participant_fulfils_proposal() -> None:
     async def test(house: House) -> None:
         agent = house.participant("untrusted-agent")
         human = house.participant("human-user")
@@ -221,7 +221,7 @@ def test_the_untrusted_propose_and_the_trusted_fulfil() -> None:
 
 
 @pytest.mark.spec("MX-3.2.1-8", "MX-3.2.1-10", "MX-10.2-3")
-def test_fulfilling_in_other_ways() -> None:
+def test_fulfils_with_options() -> None:
     async def test(house: House) -> None:
         now = [1_000.0]
         agent = house.participant("agent")
@@ -279,7 +279,7 @@ def test_fulfilling_in_other_ways() -> None:
     in_both_houses(test, {"agent": PROPOSES, "human": EVERYTHING, "worker": SERVES})
 
 
-def test_a_proposal_to_who_fulfils_it() -> None:
+def test_recipient_may_fulfil_proposal() -> None:
     """The target may fulfil it by itself: everybody sees that as well."""
 
     async def test(house: House) -> None:
@@ -302,7 +302,7 @@ def test_a_proposal_to_who_fulfils_it() -> None:
     in_both_houses(test, {"agent": PROPOSES, "worker": EVERYTHING})
 
 
-def test_a_proposal_that_nobody_fulfils() -> None:
+def test_unfulfilled_proposal_has_no_outcome() -> None:
     async def test(house: House) -> None:
         agent, human = house.participant("agent"), house.participant("human")
         directed = house.participant("directed", routing="directed")
@@ -328,7 +328,7 @@ def test_a_proposal_that_nobody_fulfils() -> None:
 
 
 @pytest.mark.spec("MX-8.2-15", "MX-4.1-8", "MX-6.2a-6")
-def test_what_is_not_allowed_is_not_sent() -> None:
+def test_does_not_send_forbidden_messages() -> None:
     async def test(house: House) -> None:
         mute, human = house.participant("mute"), house.participant("human")
         async with mute.connected(), human.connected():
@@ -353,7 +353,7 @@ def test_what_is_not_allowed_is_not_sent() -> None:
 
 
 @pytest.mark.spec("MX-4.3-3", "MX-4.3-4", "MX-7.1-5", "MX-8.2-5")
-def test_who_lies_is_found_out_by_everybody() -> None:
+def test_every_participant_detects_false_kind() -> None:
     async def test(house: House) -> None:
         liar, worker = house.participant("liar"), house.participant("worker")
         done: list[str] = []
@@ -385,7 +385,7 @@ def test_who_lies_is_found_out_by_everybody() -> None:
 
 
 @pytest.mark.spec("MX-7.1-2")
-def test_there_is_no_switch() -> None:
+def test_validation_has_no_switch() -> None:
     """Nothing decides whether a payload is held against its kind but the envelope itself: what
     there is to set is listed here, so that nobody adds a switch by the way, and neither the
     environment nor a module's variable is asked."""
@@ -413,7 +413,7 @@ def test_there_is_no_switch() -> None:
                 assert node.module not in ("os", "sys")
 
 
-def test_decorators_are_for_those_who_serve_themselves() -> None:
+def test_decorators_need_builtin_server() -> None:
     class Silent:
         def can_handle(self, method: str, context: str) -> bool:
             return False

@@ -38,7 +38,7 @@ def run(test: Callable[[TopicRequests], None]) -> None:
     asyncio.run(main())
 
 
-def test_who_asks_everybody_waits_for_everybody() -> None:
+def test_request_to_all_waits_for_every_response() -> None:
     def test(pending: TopicRequests) -> None:
         asked = ask(pending, "a", "b", "c", all=True)
         assert answer(pending, "a", "1")
@@ -52,7 +52,7 @@ def test_who_asks_everybody_waits_for_everybody() -> None:
     run(test)
 
 
-def test_nobody_answers_twice() -> None:
+def test_ignores_second_response() -> None:
     def test(pending: TopicRequests) -> None:
         asked = ask(pending, "a", "b", all=True)
         assert answer(pending, "a", "1")
@@ -64,7 +64,7 @@ def test_nobody_answers_twice() -> None:
     run(test)
 
 
-def test_who_asks_one_has_its_answer_with_the_first() -> None:
+def test_request_to_one_takes_first_response() -> None:
     def test(pending: TopicRequests) -> None:
         asked = ask(pending, "a", "b", all=False)
         assert not answer(pending, "stranger", "0")
@@ -76,7 +76,7 @@ def test_who_asks_one_has_its_answer_with_the_first() -> None:
     run(test)
 
 
-def test_who_proposed_it_and_asks_for_it_is_answered_once() -> None:
+def test_requesting_proposer_gets_one_response() -> None:
     """Others may let somebody fulfil what it proposed itself."""
     alone = Alone()
 
@@ -94,7 +94,7 @@ def test_who_proposed_it_and_asks_for_it_is_answered_once() -> None:
     assert [said["to"] for said in alone.said] == [["a"]]
 
 
-def test_the_first_answer_is_the_one_however_soon_the_next_comes() -> None:
+def test_first_response_wins() -> None:
     def test(pending: TopicRequests) -> None:
         asked = ask(pending, "a", "b", all=False)
         assert answer(pending, "a", "1")

@@ -28,7 +28,7 @@ def run(test: Any) -> None:
 
 
 @pytest.mark.spec("MX-8.2-13", "MX-6.2a-6")
-def test_a_welcome_says_who_one_is() -> None:
+def test_welcome_sets_id_and_capabilities() -> None:
     alone = Alone(["mcp/proposal:*", "chat"])
     place = alone.place
     assert place.id == "me"
@@ -43,7 +43,7 @@ def test_a_welcome_says_who_one_is() -> None:
     assert list(place.participants) == ["b"]
 
 
-def test_a_welcome_may_list_what_grants_nothing() -> None:
+def test_ignores_invalid_capabilities_of_welcome() -> None:
     alone = Alone(["mcp/*", "system/*", "", "two words", "chat"])
     assert alone.place.is_connected
     assert alone.place.can_send("chat")
@@ -54,7 +54,7 @@ def test_a_welcome_may_list_what_grants_nothing() -> None:
 
 
 @pytest.mark.spec("MX-3.5.1-4")
-def test_a_welcome_for_somebody_else_is_ignored() -> None:
+def test_ignores_welcome_for_other_participant() -> None:
     alone = Alone(["chat"])
     other = {"you": {"id": "other", "capabilities": ["mcp/*"]}, "participants": []}
     alone.tell(GATEWAY, "system/welcome", other, to=["other"])
@@ -68,7 +68,7 @@ def test_a_welcome_for_somebody_else_is_ignored() -> None:
 
 
 @pytest.mark.spec("MX-8.2-14")
-def test_presence_is_followed() -> None:
+def test_follows_presence() -> None:
     alone = Alone(others=[])
     alone.present("join", "me")
     alone.present("join", "c", ["chat"])
@@ -84,7 +84,7 @@ def test_presence_is_followed() -> None:
     assert alone.dropped == {"a": 1}
 
 
-def test_nothing_is_heard_before_the_welcome() -> None:
+def test_ignores_messages_before_welcome() -> None:
     alone = Alone()
     alone.place.on_disconnect("it is over")
     alone.tell("a", "chat", {"text": "early"})
@@ -112,7 +112,7 @@ def test_nothing_is_heard_before_the_welcome() -> None:
         b'"payload":{"text":"x"}}',
     ],
 )
-def test_what_is_no_envelope_is_dropped(text: bytes) -> None:
+def test_drops_invalid_envelopes(text: bytes) -> None:
     alone = Alone()
     alone.place.receive(text)
     assert alone.events == []
@@ -136,7 +136,7 @@ def test_what_is_no_envelope_is_dropped(text: bytes) -> None:
         ("system/error", {"error": "x"}, None),
     ],
 )  # fmt: skip
-def test_lies_reach_nobody_and_are_counted(kind: str, payload: Any, correlation_id: Any) -> None:
+def test_drops_and_counts_false_kinds(kind: str, payload: Any, correlation_id: Any) -> None:
     called: list[str] = []
 
     async def main() -> None:
@@ -154,7 +154,7 @@ def test_lies_reach_nobody_and_are_counted(kind: str, payload: Any, correlation_
     assert called == []
 
 
-def test_an_id_that_was_used_before_is_dropped() -> None:
+def test_drops_reused_id() -> None:
     alone = Alone()
     alone.tell("a", "chat", {"text": "one"}, id="same")
     alone.tell("b", "chat", {"text": "two"}, id="same")
@@ -162,13 +162,13 @@ def test_an_id_that_was_used_before_is_dropped() -> None:
     assert alone.dropped == {"b": 1}
 
 
-def test_what_looks_like_ones_own_is_dropped() -> None:
+def test_drops_messages_with_own_id_as_sender() -> None:
     alone = Alone()
     alone.tell("me", "chat", {"text": "I said so"})
     assert alone.events == []
 
 
-def test_reputations_are_bounded() -> None:
+def test_limits_remembered_misbehaviour() -> None:
     alone = Alone()
     for number in range(MAX_MISBEHAVING_PARTICIPANTS + 50):
         alone.tell(f"p{number}", "chat", {})
@@ -179,7 +179,7 @@ def test_reputations_are_bounded() -> None:
 
 @pytest.mark.spec("MX-4.3-1")
 @given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
-def test_no_text_does_harm(text: bytes) -> None:
+def test_survives_any_text(text: bytes) -> None:
     alone = Alone()
     alone.place.receive(text)
     assert alone.events == []
@@ -210,7 +210,7 @@ payloads: st.SearchStrategy[dict[str, Any]] = st.dictionaries(
     st.sampled_from(["a", "a", "b", GATEWAY, "me"]),
     st.dictionaries(st.sampled_from(["id", "to", "correlation_id", "ts", "x"]), anything),
 )
-async def test_no_envelope_does_harm(
+async def test_survives_any_envelope(
     kind: str, payload: dict[str, Any], sender: str, members: dict[str, Any]
 ) -> None:
     alone = Alone()
@@ -229,7 +229,7 @@ async def test_no_envelope_does_harm(
 @given(
     st.sampled_from(["protocol", "id", "from", "kind", "to", "correlation_id", "payload"]), anything
 )
-async def test_no_member_of_an_envelope_does_harm(name: str, value: Any) -> None:
+async def test_survives_any_envelope_member(name: str, value: Any) -> None:
     alone = Alone()
     envelope = {
         "protocol": "mcpx/v0.1", "id": "e", "from": "a", "kind": "chat",
@@ -244,7 +244,7 @@ async def test_no_member_of_an_envelope_does_harm(name: str, value: Any) -> None
 
 @pytest.mark.spec("MX-4.1-8")
 @pytest.mark.parametrize("kind", ["system/welcome", "system/x", "system", "presence", "system:x"])
-def test_nobody_says_what_only_gateways_say(kind: str) -> None:
+def test_cannot_send_gateway_kinds(kind: str) -> None:
     alone = Alone(["*"])
     with pytest.raises(SendError, match="gateway"):
         alone.place.send(kind, b"{}")
@@ -252,7 +252,7 @@ def test_nobody_says_what_only_gateways_say(kind: str) -> None:
 
 
 @pytest.mark.spec("MX-8.2-15")
-def test_what_the_welcome_does_not_allow_is_not_sent() -> None:
+def test_cannot_send_without_capability() -> None:
     alone = Alone(["mcp/proposal:*", "chat"])
     with pytest.raises(SendError, match=r"mcp/proposal:\*, chat") as caught:
         alone.place.send("mcp/request:ping", b'{"jsonrpc":"2.0","id":1,"method":"ping"}')
@@ -273,14 +273,14 @@ def test_what_the_welcome_does_not_allow_is_not_sent() -> None:
         ("mcp/request:", b"{}", None),
     ],
 )
-def test_lies_are_not_sent(kind: str, payload: bytes, correlation_id: str | None) -> None:
+def test_cannot_send_false_kinds(kind: str, payload: bytes, correlation_id: str | None) -> None:
     alone = Alone()
     with pytest.raises(SendError):
         alone.place.send(kind, payload, ["a"], correlation_id)
     assert alone.said == []
 
 
-def test_what_is_too_long_is_not_sent() -> None:
+def test_cannot_send_too_long_messages() -> None:
     alone = Alone()
     with pytest.raises(SendError, match="1048576") as caught:
         alone.place.send("chat", b'{"text":"%b"}' % (b"x" * 1024 * 1024))
@@ -291,7 +291,7 @@ def test_what_is_too_long_is_not_sent() -> None:
 
 
 @pytest.mark.spec("MX-3-5", "MX-3-4")
-def test_what_an_envelope_says() -> None:
+def test_writes_envelope() -> None:
     alone = Alone()
     id = alone.place.send("chat", b'{"text":"x"}', ["a"], "told-9")
     assert alone.said == [
@@ -324,7 +324,7 @@ def answer(alone: Alone, sender: str, asked: Any, **other: Any) -> None:
 
 
 @pytest.mark.spec("MX-3.1.2-3", "MX-8.2-7", "MX-3.1.2-4")
-async def test_a_response_settles_what_was_asked() -> None:
+async def test_response_completes_request() -> None:
     alone = Alone()
     asked = ask(alone, "a")
     plain = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}'
@@ -350,7 +350,7 @@ async def test_a_response_settles_what_was_asked() -> None:
     ],
     ids=["context", "no-context", "method", "method-only", "id", "id-as-text", "not-asked"],
 )
-async def test_a_response_that_does_not_fit_settles_nothing(
+async def test_mismatched_response_does_not_complete_request(
     sender: str, other: dict[str, Any]
 ) -> None:
     alone = Alone()
@@ -364,7 +364,7 @@ async def test_a_response_that_does_not_fit_settles_nothing(
 
 
 @pytest.mark.spec("MX-4.3-6", "MX-3.1.2-5")
-def test_a_response_to_what_was_never_seen_is_shown() -> None:
+def test_shows_response_to_unknown_request() -> None:
     alone = Alone()
     alone.tell(
         "a", "mcp/response:ping", {"jsonrpc": "2.0", "id": 1, "result": {}}, correlation_id="old"
@@ -375,7 +375,7 @@ def test_a_response_to_what_was_never_seen_is_shown() -> None:
     assert alone.dropped == {}
 
 
-async def test_what_was_asked_is_known_though_the_room_talks() -> None:
+async def test_remembers_own_requests_after_many_messages() -> None:
     """Others can make everybody forget what was said, but not what one waits for oneself."""
 
     alone = Alone()
@@ -390,7 +390,7 @@ async def test_what_was_asked_is_known_though_the_room_talks() -> None:
     assert alone.events[-1].verified is None
 
 
-async def test_an_error_is_an_outcome() -> None:
+async def test_error_response_fails_request() -> None:
     alone = Alone()
     asked = ask(alone, "a")
     payload = {"jsonrpc": "2.0", "id": 1, "error": {"code": -7, "message": "no", "data": [1]}}
@@ -401,7 +401,7 @@ async def test_an_error_is_an_outcome() -> None:
     assert outcome.data == {"code": -7, "participant": "a", "data": [1]}
 
 
-async def test_who_leaves_answers_nothing_any_more() -> None:
+async def test_leaving_participant_fails_its_requests() -> None:
     alone = Alone()
     asked, other = ask(alone, "a"), ask(alone, "b")
     alone.present("leave", "a")
@@ -412,7 +412,7 @@ async def test_who_leaves_answers_nothing_any_more() -> None:
     assert other.error is not None
 
 
-async def test_a_gateway_that_does_not_forward() -> None:
+async def test_gateway_error_fails_request() -> None:
     alone = Alone()
     asked = ask(alone, "a")
     alone.tell(
@@ -423,7 +423,7 @@ async def test_a_gateway_that_does_not_forward() -> None:
     assert "Slowly." in asked.error.message
 
 
-def test_lost_messages_are_counted() -> None:
+def test_counts_lost_messages() -> None:
     alone = Alone()
     alone.tell(GATEWAY, "system/error", {"error": "messages_lost", "lost": 12}, to=["me"])
     alone.tell(GATEWAY, "system/error", {"error": "messages_lost", "lost": 3}, to=["me"])
@@ -431,7 +431,7 @@ def test_lost_messages_are_counted() -> None:
     assert alone.place.lost_messages == 15
 
 
-async def test_everything_under_way_ends_with_the_connection() -> None:
+async def test_disconnect_fails_pending_requests() -> None:
     alone = Alone()
     asked = ask(alone, "a")
     alone.place.on_disconnect("the cable was pulled")
@@ -441,7 +441,7 @@ async def test_everything_under_way_ends_with_the_connection() -> None:
     assert "the cable was pulled" in asked.error.message
 
 
-async def test_a_proposal_that_one_fulfils_oneself_is_fulfilled_once() -> None:
+async def test_own_fulfilment_counts_once() -> None:
     alone = Alone()
     proposal = alone.propose("a", "x", to=["me"])
     params = b'{"name":"x","arguments":{}}'

@@ -23,7 +23,7 @@ def talk(alone: Alone, much: int = MAX_MESSAGES + 1) -> None:
 
 
 @pytest.mark.spec("MX-3.2.1-10", "MX-4.3-1")
-def test_nobody_puts_another_proposal_in_the_place_of_one() -> None:
+def test_proposal_id_cannot_be_replaced() -> None:
     alone = Alone()
     shown = alone.propose("a", "pay", {"to": "the baker"}, id="p-1", to=["b"])
     talk(alone)
@@ -34,7 +34,7 @@ def test_nobody_puts_another_proposal_in_the_place_of_one() -> None:
 
 
 @pytest.mark.spec("MX-3.2.1-10")
-async def test_nobody_takes_the_id_of_what_is_waited_for() -> None:
+async def test_pending_request_id_cannot_be_reused() -> None:
     alone = Alone()
     asked = ask(alone, "a")
     talk(alone)
@@ -44,7 +44,7 @@ async def test_nobody_takes_the_id_of_what_is_waited_for() -> None:
     assert asked.done.done()
 
 
-def test_what_is_fulfilled_is_what_was_looked_at() -> None:
+def test_fulfils_only_reviewed_proposal() -> None:
     alone = Alone()
     fulfilling = alone.place.proposals
     id = alone.propose("a", "pay", {"to": "the baker"})
@@ -66,7 +66,7 @@ def test_what_is_fulfilled_is_what_was_looked_at() -> None:
 
 @pytest.mark.spec("MX-6.4a-2")
 @pytest.mark.parametrize("to", [[], ["b"]], ids=["to all", "to another"])
-async def test_an_error_about_what_another_said_settles_nothing(to: list[str]) -> None:
+async def test_error_about_foreign_message_ends_nothing(to: list[str]) -> None:
     alone = Alone()
     asked = ask(alone, "a")
     proposal = alone.place.propose(
@@ -86,14 +86,14 @@ async def test_an_error_about_what_another_said_settles_nothing(to: list[str]) -
 
 
 @pytest.mark.spec("MX-8.2-5", "MX-7.1-5")
-def test_a_time_that_is_none_is_counted_against_its_sender() -> None:
+def test_counts_invalid_timestamps_against_sender() -> None:
     alone = Alone()
     alone.tell("a", "chat", {"text": "x"}, ts="yesterday")
     assert alone.dropped == {"a": 1}
     assert alone.events == []
 
 
-async def test_what_became_of_a_proposal_is_waited_for_though_it_was_forgotten() -> None:
+async def test_waits_for_outcome_of_evicted_proposal() -> None:
     alone = Alone(lifetime=60.0)
     payload = b'{"method":"tools/call","params":{"name":"x"}}'
     proposal = alone.place.propose("mcp/proposal:tools/call:x", payload, ["a"])
@@ -106,7 +106,7 @@ async def test_what_became_of_a_proposal_is_waited_for_though_it_was_forgotten()
     await asyncio.wait([waiting])
 
 
-def test_a_welcome_to_a_full_house_is_longer_than_what_anybody_says() -> None:
+def test_welcome_may_exceed_message_limit() -> None:
     alone = Alone()
     many = [f"participant-{number:06}" for number in range(20_000)]
     alone.welcome(others=many)

@@ -11,7 +11,7 @@ from interlock.errors import FORBIDDEN, InterlockError
 from interlock.topics.client.connection import MembershipState
 
 
-def test_a_reason_is_told_once_and_another_as_what_it_is(caplog: pytest.LogCaptureFixture) -> None:
+def test_logs_each_reason_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "interlock.topics")
     standing = MembershipState("ops")
     for why in ("it went.", "nobody answers.", "nobody answers."):
@@ -26,7 +26,7 @@ def test_a_reason_is_told_once_and_another_as_what_it_is(caplog: pytest.LogCaptu
     ]
 
 
-def test_who_was_told_that_it_is_outside_is_told_that_it_is_back(
+def test_logs_return_after_loss(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.WARNING, "interlock.topics")
@@ -44,7 +44,7 @@ async def work(standing: MembershipState, inside: asyncio.Event) -> None:
         await asyncio.Event().wait()
 
 
-async def test_whoever_waits_or_works_is_told_that_it_is_over() -> None:
+async def test_rejection_ends_waits_and_blocks() -> None:
     standing = MembershipState("ops")
     standing.on_welcome("worker", "")
     await standing.wait_for_welcome()
@@ -58,7 +58,7 @@ async def test_whoever_waits_or_works_is_told_that_it_is_over() -> None:
         await standing.wait_for_welcome()
 
 
-async def test_who_is_cancelled_by_others_stays_cancelled() -> None:
+async def test_external_cancellation_stays_cancellation() -> None:
     standing, inside = MembershipState("ops"), asyncio.Event()
     task = asyncio.ensure_future(work(standing, inside))
     await inside.wait()

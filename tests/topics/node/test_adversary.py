@@ -101,7 +101,7 @@ def careful(folder: Path) -> Table:
     return Table(folder, rules=[RuleConfig("look first", "confirm", tools=["s.write_file"])])
 
 
-async def test_no_message_of_a_room_lets_a_proposal_through(tmp_path: Path) -> None:
+async def test_messages_cannot_approve_proposal(tmp_path: Path) -> None:
     table = careful(tmp_path)
     eve = table.let_in("eve", FULL)
     proposal, approval = await proposed(table, eve)
@@ -121,7 +121,7 @@ async def test_no_message_of_a_room_lets_a_proposal_through(tmp_path: Path) -> N
 
 @given(data=st.data())
 @settings(max_examples=25, deadline=None)
-async def test_nor_does_any_order_of_them(
+async def test_messages_in_any_order_cannot_approve_proposal(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     table = careful(tmp_path_factory.mktemp("table"))
@@ -163,7 +163,7 @@ KINDS = st.sampled_from(
 
 @given(said=st.lists(st.tuples(KINDS, ANYTHING), max_size=15), to_all=st.booleans())
 @settings(max_examples=60, deadline=None)
-def test_nothing_that_is_said_takes_the_node_out_of_the_room(
+def test_messages_cannot_remove_node(
     said: list[tuple[str, Any]], to_all: bool, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     async def run() -> None:
@@ -186,7 +186,7 @@ def test_nothing_that_is_said_takes_the_node_out_of_the_room(
     assert failures.heard == []
 
 
-async def test_the_room_refuses_to_speak_for_the_node(tmp_path: Path) -> None:
+async def test_room_rejects_messages_in_name_of_node(tmp_path: Path) -> None:
     table = careful(tmp_path)
     eve, bob = table.let_in("eve", FULL), table.let_in("bob")
     proposal, _ = await proposed(table, eve)
@@ -198,7 +198,7 @@ async def test_the_room_refuses_to_speak_for_the_node(tmp_path: Path) -> None:
     table.close()
 
 
-async def test_the_proof_of_whoever_proposed_does_not_count(tmp_path: Path) -> None:
+async def test_rejects_approval_proof_of_proposer(tmp_path: Path) -> None:
     # The anchor is called as the caller is: it is the same somebody.
     table = Table(tmp_path, tokens={"token-of-clerk": "clerk"})
     clerk = table.let_in("clerk")
@@ -223,7 +223,7 @@ async def test_the_proof_of_whoever_proposed_does_not_count(tmp_path: Path) -> N
         ("mcp/proposal:tools/call:s.write_file", {"method": "tools/list", "params": WRITE}),
     ],
 )
-async def test_a_proposal_whose_kind_lies_is_put_before_nobody(
+async def test_rejects_proposal_with_false_kind(
     kind: str, payload: dict[str, Any], tmp_path: Path
 ) -> None:
     table = Table(tmp_path)
@@ -241,7 +241,7 @@ async def test_a_proposal_whose_kind_lies_is_put_before_nobody(
 
 
 @pytest.mark.parametrize("name", ["s__write_file", "S.write_file", "s.write_file", "s/write_file"])
-async def test_no_spelling_of_a_tool_gets_around_the_rules(name: str, tmp_path: Path) -> None:
+async def test_tool_spellings_cannot_avoid_rules(name: str, tmp_path: Path) -> None:
     table = careful(tmp_path)
     eve = table.let_in("eve", FULL)
     for kind in ("mcp/request:tools/call", f"mcp/request:tools/call:{name}"):

@@ -41,7 +41,7 @@ def message(id: str, member: Member | None, size: int = 10) -> NodeMessage:
 # -- the lines
 
 
-def test_one_of_each_in_turn_and_each_in_its_order() -> None:
+def test_takes_one_message_per_sender_in_turn() -> None:
     ada, bob = somebody("ada"), somebody("bob")
     waiting = NodeInbox()
     for number in range(3):
@@ -58,7 +58,7 @@ def test_one_of_each_in_turn_and_each_in_its_order() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.booleans(), st.integers(0, 50)), max_size=40),
        st.lists(st.sampled_from(["take", "drop a", "drop b"]), max_size=40))  # fmt: skip
-def test_what_waits_is_counted_right(said: list[tuple[str, bool, int]], deeds: list[str]) -> None:
+def test_counts_waiting_messages_and_bytes(said: list[tuple[str, bool, int]], deeds: list[str]) -> None:
     members = {id: somebody(id) for id in "abc"}
     waiting = NodeInbox()
     held: list[NodeMessage] = []
@@ -84,7 +84,7 @@ def test_what_waits_is_counted_right(said: list[tuple[str, bool, int]], deeds: l
 # -- what is not kept at all
 
 
-async def test_what_is_only_said_does_not_wait(tmp_path: Path) -> None:
+async def test_chat_does_not_wait(tmp_path: Path) -> None:
     table = Table(tmp_path)
     ada, eve = table.let_in("ada", PROPOSES), table.let_in("eve")
     for number in range(3 * MAX_MESSAGES_PER_TURN):
@@ -107,7 +107,7 @@ async def test_what_is_only_said_does_not_wait(tmp_path: Path) -> None:
 # -- how much may wait
 
 
-async def test_nobody_waits_behind_a_flood(tmp_path: Path) -> None:
+async def test_flood_does_not_delay_others(tmp_path: Path) -> None:
     table = Table(tmp_path)
     ada, eve = table.let_in("ada"), table.let_in("eve")
     for number in range(10 * MAX_MESSAGES_PER_TURN):
@@ -120,7 +120,7 @@ async def test_nobody_waits_behind_a_flood(tmp_path: Path) -> None:
     table.close()
 
 
-async def test_of_long_messages_one_is_taken_in_a_turn(tmp_path: Path) -> None:
+async def test_takes_one_long_message_per_turn(tmp_path: Path) -> None:
     table = Table(tmp_path)
     eve = table.let_in("eve")
     for number in range(5):
@@ -134,7 +134,7 @@ async def test_of_long_messages_one_is_taken_in_a_turn(tmp_path: Path) -> None:
     table.close()
 
 
-async def test_who_has_the_most_goes_when_all_have_too_much(
+async def test_disconnects_largest_sender_at_total_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(arrivals, "MAX_TOTAL_WAITING_BYTES", 4 * MAX_ENVELOPE_BYTES)
@@ -154,7 +154,7 @@ async def test_who_has_the_most_goes_when_all_have_too_much(
     table.close()
 
 
-async def test_what_a_guest_says_at_length_is_not_looked_at(tmp_path: Path) -> None:
+async def test_rejects_long_messages_of_guests(tmp_path: Path) -> None:
     table = Table(tmp_path)
     guest = table.let_in("guest-a", bearer=None)
     guest.member.caller = Caller("guest-a", can_call=False, can_register=False, kind=GUEST)
@@ -170,7 +170,7 @@ async def test_what_a_guest_says_at_length_is_not_looked_at(tmp_path: Path) -> N
 
 
 @pytest.mark.spec("MX-7.1-5", "MX-4.3-3")
-async def test_a_lie_is_in_the_journal_and_answered_by_its_own_id(tmp_path: Path) -> None:
+async def test_journals_and_rejects_false_kinds(tmp_path: Path) -> None:
     table = Table(tmp_path)
     eve = table.let_in("eve")
     asked = eve.request("tools/list", rpc="mine", kind="mcp/request:ping")
@@ -185,7 +185,7 @@ async def test_a_lie_is_in_the_journal_and_answered_by_its_own_id(tmp_path: Path
     table.close()
 
 
-async def test_who_only_lies_is_let_go(tmp_path: Path) -> None:
+async def test_disconnects_sender_of_only_false_kinds(tmp_path: Path) -> None:
     table = Table(tmp_path, stands_still=True)
     eve = table.let_in("eve")
     for number in range(500):
@@ -202,7 +202,7 @@ async def test_who_only_lies_is_let_go(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("before", "size"), [(3, 100_000), (2 * MAX_MESSAGES_PER_TURN, 10)])
-async def test_nobody_fulfils_what_the_node_has_not_come_to_yet(
+async def test_unhandled_proposal_cannot_be_fulfilled(
     before: int, size: int, tmp_path: Path
 ) -> None:
     """Everybody hears a proposal at once. It is made once all the same."""
@@ -223,7 +223,7 @@ async def test_nobody_fulfils_what_the_node_has_not_come_to_yet(
     table.close()
 
 
-async def test_nothing_is_left_of_who_was_let_go(
+async def test_disconnect_removes_all_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(arrivals, "MAX_WAITING_MESSAGES", 5)

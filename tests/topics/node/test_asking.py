@@ -22,7 +22,7 @@ SEEN = {"content": [{"type": "text", "text": "seen"}]}
 
 
 @pytest.mark.spec("MX-3-9", "MX-3.1.2-1")
-async def test_a_call_is_made_under_the_identity_of_its_sender(tmp_path: Path) -> None:
+async def test_call_uses_identity_of_sender(tmp_path: Path) -> None:
     table = Table(tmp_path)
     ada, bob = table.let_in("ada"), table.let_in("bob")
     asked = ada.call("s.look", {"where": "there"}, rpc="a")
@@ -43,7 +43,7 @@ async def test_a_call_is_made_under_the_identity_of_its_sender(tmp_path: Path) -
     table.close()
 
 
-async def test_whoever_is_not_known_any_more_is_not_served(tmp_path: Path) -> None:
+async def test_rejects_unknown_caller(tmp_path: Path) -> None:
     table = Table(tmp_path)
     ada = table.let_in("ada")
     table.gated.pipeline.admission.authenticate = Authenticator({"another": Caller("bob")})
@@ -59,7 +59,7 @@ async def test_whoever_is_not_known_any_more_is_not_served(tmp_path: Path) -> No
     table.close()
 
 
-async def test_a_guest_without_a_token_makes_no_calls(tmp_path: Path) -> None:
+async def test_guest_cannot_call(tmp_path: Path) -> None:
     table = Table(tmp_path)
     guest = table.let_in("guest-abcd", bearer=None)
     for asked in (guest.call("s.look", rpc=1), guest.request("tools/list", rpc=2)):
@@ -73,7 +73,7 @@ async def test_a_guest_without_a_token_makes_no_calls(tmp_path: Path) -> None:
     table.close()
 
 
-async def test_members_of_the_node_itself_make_no_calls(tmp_path: Path) -> None:
+async def test_node_members_cannot_call(tmp_path: Path) -> None:
     table = Table(tmp_path)
     inside, ada = table.let_in("recorder", name="ada", inside=True), table.let_in("ada")
     said = [
@@ -91,7 +91,7 @@ async def test_members_of_the_node_itself_make_no_calls(tmp_path: Path) -> None:
     table.close()
 
 
-async def test_the_node_introduces_itself(tmp_path: Path) -> None:
+async def test_node_describes_itself(tmp_path: Path) -> None:
     table = Table(tmp_path)
     ada = table.let_in("ada")
     params = {
@@ -109,7 +109,7 @@ async def test_the_node_introduces_itself(tmp_path: Path) -> None:
     table.close()
 
 
-async def test_an_introduction_waits_until_it_is_known_who_asks(tmp_path: Path) -> None:
+async def test_initialize_waits_for_authentication(tmp_path: Path) -> None:
     table = Table(tmp_path)
     ada = table.let_in("ada")
     known = Authenticator({"token-of-ada": Caller("ada")})
@@ -140,7 +140,7 @@ async def test_an_introduction_waits_until_it_is_known_who_asks(tmp_path: Path) 
         "tools/List", "no/such",
     ],
 )  # fmt: skip
-async def test_nothing_else_can_be_asked_in_a_room(method: str, tmp_path: Path) -> None:
+async def test_rejects_other_methods(method: str, tmp_path: Path) -> None:
     table = Table(tmp_path)
     ada = table.let_in("ada")
     params = {"uri": "file:///notes.txt"} if method == "resources/subscribe" else None
@@ -151,7 +151,7 @@ async def test_nothing_else_can_be_asked_in_a_room(method: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("member", ["inputResponses", "requestState", "task", "other"])
-async def test_a_request_brings_nothing_beside_what_is_asked(member: str, tmp_path: Path) -> None:
+async def test_rejects_extra_params_members(member: str, tmp_path: Path) -> None:
     table = Table(tmp_path)
     ada = table.let_in("ada")
     params = {"name": "s.look", "arguments": {}, member: {}}
@@ -161,7 +161,7 @@ async def test_a_request_brings_nothing_beside_what_is_asked(member: str, tmp_pa
     table.close()
 
 
-async def test_what_is_asked_of_all_is_answered_only_by_whoever_has_it(tmp_path: Path) -> None:
+async def test_responds_to_broadcast_only_if_supported(tmp_path: Path) -> None:
     table = Table(tmp_path)
     ada = table.let_in("ada")
     others = [
@@ -209,7 +209,7 @@ def lies() -> list[tuple[str, Any]]:
 
 @pytest.mark.spec("MX-4.3-2", "MX-4.3-5", "MX-7-1")
 @pytest.mark.parametrize(("kind", "payload"), lies())
-async def test_a_kind_that_lies_about_its_payload_leads_nowhere(
+async def test_rejects_false_kind(
     kind: str, payload: Any, tmp_path: Path
 ) -> None:
     table = Table(tmp_path)
@@ -227,7 +227,7 @@ async def test_a_kind_that_lies_about_its_payload_leads_nowhere(
     table.close()
 
 
-async def test_a_kind_without_context_stands_for_any(tmp_path: Path) -> None:
+async def test_accepts_kind_without_context(tmp_path: Path) -> None:
     table = Table(tmp_path)
     ada = table.let_in("ada")
     asked = ada.call("s.look", kind="mcp/request:tools/call")
@@ -236,7 +236,7 @@ async def test_a_kind_without_context_stands_for_any(tmp_path: Path) -> None:
     table.close()
 
 
-async def test_an_id_that_was_there_before_leads_nowhere(tmp_path: Path) -> None:
+async def test_rejects_reused_id(tmp_path: Path) -> None:
     table = Table(tmp_path)
     ada, eve = table.let_in("ada"), table.let_in("eve")
     asked = ada.request("ping", id="the-one")
@@ -255,7 +255,7 @@ async def test_an_id_that_was_there_before_leads_nowhere(tmp_path: Path) -> None
     table.close()
 
 
-async def test_only_its_sender_cancels_a_request(tmp_path: Path) -> None:
+async def test_only_sender_can_cancel(tmp_path: Path) -> None:
     table = Table(tmp_path)
     ada, eve = table.let_in("ada"), table.let_in("eve")
     asked = ada.call("s.look", rpc=7)
@@ -273,7 +273,7 @@ async def test_only_its_sender_cancels_a_request(tmp_path: Path) -> None:
     table.close()
 
 
-async def test_nobody_waits_for_a_participant_that_left(tmp_path: Path) -> None:
+async def test_disconnect_cancels_requests(tmp_path: Path) -> None:
     table = Table(tmp_path)
     ada, bob = table.let_in("ada"), table.let_in("bob")
     ada.call("s.look")
@@ -291,7 +291,7 @@ async def test_nobody_waits_for_a_participant_that_left(tmp_path: Path) -> None:
     table.close()
 
 
-async def test_another_connection_of_the_same_participant_gets_the_answer(tmp_path: Path) -> None:
+async def test_new_connection_receives_response(tmp_path: Path) -> None:
     table = Table(tmp_path)
     older = table.let_in("ada")
     asked = older.call("s.look")
@@ -307,7 +307,7 @@ async def test_another_connection_of_the_same_participant_gets_the_answer(tmp_pa
     table.close()
 
 
-async def test_one_participant_has_so_many_requests_and_no_more(tmp_path: Path) -> None:
+async def test_limits_requests_per_participant(tmp_path: Path) -> None:
     table = Table(tmp_path)
     ada, bob = table.let_in("ada"), table.let_in("bob")
     table.gated.pipeline.admission.concurrent_calls = 1_000
@@ -321,7 +321,7 @@ async def test_one_participant_has_so_many_requests_and_no_more(tmp_path: Path) 
     table.close()
 
 
-async def test_progress_goes_to_whoever_asked_for_it(tmp_path: Path) -> None:
+async def test_progress_reaches_requester(tmp_path: Path) -> None:
     table = Table(tmp_path)
     ada = table.let_in("ada")
     params = {"name": "s.look", "arguments": {}, "_meta": {"progressToken": "p"}}
@@ -337,7 +337,7 @@ async def test_progress_goes_to_whoever_asked_for_it(tmp_path: Path) -> None:
     table.close()
 
 
-async def test_an_answer_that_fits_into_no_envelope_is_an_error(tmp_path: Path) -> None:
+async def test_too_long_response_becomes_error(tmp_path: Path) -> None:
     table = Table(tmp_path)
     ada = table.let_in("ada")
     asked = ada.call("s.look")
@@ -349,7 +349,7 @@ async def test_an_answer_that_fits_into_no_envelope_is_an_error(tmp_path: Path) 
     table.close()
 
 
-async def test_a_gated_request_waits_and_is_collected_as_everywhere(tmp_path: Path) -> None:
+async def test_pending_request_can_be_collected_after_approval(tmp_path: Path) -> None:
     table = Table(tmp_path, rules=[RuleConfig("look first", "confirm", tools=["s.write_file"])])
     ada = table.let_in("ada")
     held = (await ada.answered(ada.call("s.write_file", {"path": "a"})))["result"]
@@ -372,7 +372,7 @@ async def test_a_gated_request_waits_and_is_collected_as_everywhere(tmp_path: Pa
     text=st.text(max_size=20),
 )
 @settings(max_examples=40, deadline=None)
-async def test_ids_arguments_and_results_pass_as_they_are(
+async def test_keeps_ids_arguments_and_results(
     rpc: int | str, arguments: dict[str, Any], text: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     table = Table(tmp_path_factory.mktemp("table"))

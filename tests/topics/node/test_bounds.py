@@ -32,7 +32,7 @@ def allow_all(call: Call, made: Decision) -> Decision:
     return make_decision(PolicyAction.ALLOW, "learned", "")
 
 
-async def test_one_participant_has_so_many_proposals_under_way_and_no_more(tmp_path: Path) -> None:
+async def test_limits_pending_proposals_per_participant(tmp_path: Path) -> None:
     table = Table(tmp_path)
     table.gated.authorizer.install(learned_step(allow_all))
     table.gated.pipeline.admission.concurrent_calls = 1_000
@@ -52,7 +52,7 @@ async def test_one_participant_has_so_many_proposals_under_way_and_no_more(tmp_p
     table.close()
 
 
-async def test_who_proposes_much_does_not_have_others_proposals_forgotten(
+async def test_many_proposals_do_not_evict_those_of_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fates, "MAX_PROPOSALS", 3)
@@ -70,7 +70,7 @@ async def test_who_proposes_much_does_not_have_others_proposals_forgotten(
     table.close()
 
 
-async def test_what_a_rule_let_through_is_told_of_even_where_it_cannot_be_shown(
+async def test_reports_executed_call_without_space_for_fulfilment(
     tmp_path: Path,
 ) -> None:
     """The proposal just fits into an envelope, and its fulfilment does not."""
@@ -96,7 +96,7 @@ async def test_what_a_rule_let_through_is_told_of_even_where_it_cannot_be_shown(
     table.close()
 
 
-async def test_nobody_silences_another_by_an_id_that_it_will_take(tmp_path: Path) -> None:
+async def test_reused_id_does_not_block_participant(tmp_path: Path) -> None:
     """What a participant answers that is an upstream here counts, whoever used its id before."""
 
     table = Table(tmp_path)
@@ -115,7 +115,7 @@ async def test_nobody_silences_another_by_an_id_that_it_will_take(tmp_path: Path
     table.close()
 
 
-async def test_a_flood_of_proposals_is_taken_in_many_turns(tmp_path: Path) -> None:
+async def test_handles_flood_of_proposals_in_turns(tmp_path: Path) -> None:
     """Between them the node serves whoever else there is."""
 
     table = Table(tmp_path)
@@ -134,7 +134,7 @@ async def test_a_flood_of_proposals_is_taken_in_many_turns(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("large", [False, True])
-async def test_who_asks_more_than_the_node_can_take_is_let_go(large: bool, tmp_path: Path) -> None:
+async def test_disconnects_participant_above_inbox_limit(large: bool, tmp_path: Path) -> None:
     table = Table(tmp_path)
     ada, eve = table.let_in("ada"), table.let_in("eve", PROPOSES)
     text = "x" * (MAX_ENVELOPE_BYTES - 1_000) if large else "x"

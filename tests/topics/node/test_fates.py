@@ -44,7 +44,7 @@ async def waiting(table: Table, guest: Guest, arguments: Any = FILE) -> tuple[st
 # -- what is remembered
 
 
-def test_nobody_makes_what_others_proposed_be_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_proposals_do_not_evict_outcomes_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fates, "MAX_PROPOSALS", 10)
     known = ProposalOutcomes()
     known.store(proposed("mine"), EXECUTED)
@@ -61,7 +61,7 @@ def test_nobody_makes_what_others_proposed_be_forgotten(monkeypatch: pytest.Monk
     st.sampled_from([RECEIVED, PENDING, EXECUTED, NOT_EXECUTED, "forget", "became"]),
     st.sampled_from(["", "x", "y"]),
 ), max_size=30))  # fmt: skip
-def test_its_tables_agree(deeds: list[tuple[str, str, str, str]]) -> None:
+def test_tables_stay_consistent(deeds: list[tuple[str, str, str, str]]) -> None:
     known = ProposalOutcomes()
     for id, by, what, approval in deeds:
         if what == "forget":
@@ -87,7 +87,7 @@ def test_its_tables_agree(deeds: list[tuple[str, str, str, str]]) -> None:
 # -- in the room
 
 
-async def test_what_was_made_stays_made_however_much_another_proposes(
+async def test_executed_proposal_stays_executed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fates, "MAX_PROPOSALS", 20)
@@ -107,7 +107,7 @@ async def test_what_was_made_stays_made_however_much_another_proposes(
 
 
 @pytest.mark.parametrize("refused", [True, False])
-async def test_how_it_ended_is_known_when_the_inbox_has_forgotten_it(
+async def test_keeps_outcome_after_approval_is_removed(
     refused: bool, tmp_path: Path
 ) -> None:
     table = Table(tmp_path, approvals={"keep": 10.0})
@@ -135,7 +135,7 @@ async def test_how_it_ended_is_known_when_the_inbox_has_forgotten_it(
     table.close()
 
 
-async def test_another_room_is_shown_what_the_call_came_to(tmp_path: Path) -> None:
+async def test_other_room_shows_outcome(tmp_path: Path) -> None:
     table = Table(tmp_path, default="deny", rules=[RuleConfig("ask", then="confirm")])
     ada = table.let_in("ada", PROPOSES)
     there = table.let_in("ada", PROPOSES, topic=OTHER)
@@ -153,7 +153,7 @@ async def test_another_room_is_shown_what_the_call_came_to(tmp_path: Path) -> No
     table.close()
 
 
-async def test_who_waited_for_it_in_vain_gets_it_when_it_comes_back(tmp_path: Path) -> None:
+async def test_later_connection_gets_missed_outcome(tmp_path: Path) -> None:
     table = Table(tmp_path, default="deny", rules=[RuleConfig("ask", then="confirm")])
     ada = table.let_in("ada", PROPOSES)
     _, approval = await waiting(table, ada)
@@ -187,7 +187,7 @@ def contracts() -> Offering:
     )  # fmt: skip
 
 
-async def test_the_context_of_a_contract_is_seen_by_the_human_and_the_room_and_sent(
+async def test_shows_contract_context_and_sends_it(
     tmp_path: Path,
 ) -> None:
     table = Table(tmp_path, contracts())
@@ -224,7 +224,7 @@ async def test_the_context_of_a_contract_is_seen_by_the_human_and_the_room_and_s
 # -- the identical proposal, while the first one waits
 
 
-async def test_who_was_shown_the_call_is_answered_though_its_proposal_was_forgotten(
+async def test_shown_call_gets_response_after_eviction(
     tmp_path: Path,
 ) -> None:
     table = Table(tmp_path)
@@ -246,7 +246,7 @@ async def test_who_was_shown_the_call_is_answered_though_its_proposal_was_forgot
 
 
 @pytest.mark.parametrize("how", ["approved", "refused", "expired"])
-async def test_who_proposed_it_again_meanwhile_hears_of_it_as_well(
+async def test_repeated_proposal_gets_outcome(
     how: str, tmp_path: Path
 ) -> None:
     table = Table(tmp_path)

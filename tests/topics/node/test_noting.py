@@ -22,7 +22,7 @@ FILE = {"path": "a.txt", "text": "hello"}
 SECRET = "ghp_" + "a1B2" * 9
 
 
-async def test_entries_say_whose_proposal_it_was_and_where(tmp_path: Path) -> None:
+async def test_entries_name_proposal_and_topic(tmp_path: Path) -> None:
     table = Table(tmp_path)
     ada = table.let_in("ada-here", PROPOSES, name="ada")
     await ada.chat(ada.propose("s.write_file", FILE))
@@ -37,7 +37,7 @@ async def test_entries_say_whose_proposal_it_was_and_where(tmp_path: Path) -> No
     table.close()
 
 
-async def test_a_guest_fills_nothing(tmp_path: Path) -> None:
+async def test_guest_cannot_fill_journal(tmp_path: Path) -> None:
     table = Table(tmp_path)
     guest = table.let_in("guest-abcd", PROPOSES, bearer=None)
     guest.member.caller = Caller("guest-abcd", can_call=False, can_register=False, kind=GUEST)
@@ -51,7 +51,7 @@ async def test_a_guest_fills_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["unknown", "doubled", "refused"])
-async def test_what_leads_to_nothing_is_rationed(how: str, tmp_path: Path) -> None:
+async def test_limits_entries_of_unsuccessful_proposals(how: str, tmp_path: Path) -> None:
     table = Table(tmp_path)
     ada, bob = table.let_in("ada", PROPOSES), table.let_in("bob", PROPOSES)
     for number in range(200):
@@ -75,7 +75,7 @@ async def test_what_leads_to_nothing_is_rationed(how: str, tmp_path: Path) -> No
     table.close()
 
 
-def test_what_was_not_written_is_counted_in_the_next_entry() -> None:
+def test_next_entry_counts_omitted_entries() -> None:
     journal, now = MemoryJournal(), [0.0]
     noting = ProposalJournal(Audit(journal), lambda: now[0])
     ada = Caller("ada")
@@ -90,7 +90,7 @@ def test_what_was_not_written_is_counted_in_the_next_entry() -> None:
     assert len(journal.entries[-1]["detail"]) <= 500
 
 
-def test_participants_that_are_counted_are_bounded() -> None:
+def test_limits_counted_participants() -> None:
     noting = ProposalJournal(Audit(MemoryJournal()), lambda: 0.0)
     for number in range(MAX_PARTICIPANTS + 10):
         noting.note_unsuccessful(
@@ -99,7 +99,7 @@ def test_participants_that_are_counted_are_bounded() -> None:
     assert len(noting._samplers) == MAX_PARTICIPANTS
 
 
-def test_ids_are_cut_and_secrets_masked() -> None:
+def test_shortens_ids_and_masks_secrets() -> None:
     journal = MemoryJournal()
     noting = ProposalJournal(Audit(journal))
     noting.note(
@@ -111,7 +111,7 @@ def test_ids_are_cut_and_secrets_masked() -> None:
     assert SECRET not in str(first) + str(second)
 
 
-def test_without_a_journal_nothing_is_written() -> None:
+def test_writes_nothing_without_journal() -> None:
     noting = ProposalJournal(None)
     noting.note(ProposedCall(TOPIC, "p", "ada"), Caller("ada"), "proposed", "")
     noting.note_unsuccessful(ProposedCall(TOPIC, "p", "ada"), Caller("ada"), "rejected", "")

@@ -31,7 +31,7 @@ async def proposed(table: Table, guest: Guest) -> tuple[str, Approval]:
 
 
 @pytest.mark.parametrize("arguments", [FILE, {"path": "b.txt"}])
-async def test_who_fulfils_what_waits_in_the_inbox_is_sent_there(
+async def test_fulfilment_of_pending_proposal_names_approval(
     arguments: Any, tmp_path: Path
 ) -> None:
     table = Table(tmp_path)
@@ -53,7 +53,7 @@ async def test_who_fulfils_what_waits_in_the_inbox_is_sent_there(
     table.close()
 
 
-async def test_a_fulfilment_in_the_same_breath_as_the_proposal(tmp_path: Path) -> None:
+async def test_fulfilment_directly_after_proposal_needs_approval(tmp_path: Path) -> None:
     table = Table(tmp_path)
     ada, bob = table.let_in("ada", PROPOSES), table.let_in("bob")
     proposal = ada.propose("s.write_file", FILE)
@@ -64,7 +64,7 @@ async def test_a_fulfilment_in_the_same_breath_as_the_proposal(tmp_path: Path) -
     table.close()
 
 
-async def test_what_waits_since_before_a_restart_is_made_once_as_well(tmp_path: Path) -> None:
+async def test_proposal_pending_before_restart_runs_once(tmp_path: Path) -> None:
     before = Table(tmp_path)
     proposal, approval = await proposed(before, before.let_in("ada", PROPOSES))
     before.close()
@@ -76,7 +76,7 @@ async def test_what_waits_since_before_a_restart_is_made_once_as_well(tmp_path: 
     table.close()
 
 
-async def test_who_fulfils_it_by_asking_everybody_does_not_have_it_made_again(
+async def test_broadcast_fulfilment_does_not_run_call_twice(
     tmp_path: Path,
 ) -> None:
     table = Table(tmp_path)
@@ -95,7 +95,7 @@ async def test_who_fulfils_it_by_asking_everybody_does_not_have_it_made_again(
     table.close()
 
 
-async def test_what_was_made_before_a_restart_is_not_made_again(tmp_path: Path) -> None:
+async def test_proposal_executed_before_restart_does_not_run_again(tmp_path: Path) -> None:
     before = Table(tmp_path)
     ada = before.let_in("ada", PROPOSES)
     proposal, approval = await proposed(before, ada)
@@ -110,7 +110,7 @@ async def test_what_was_made_before_a_restart_is_not_made_again(tmp_path: Path) 
     table.close()
 
 
-async def test_the_id_of_what_waits_since_before_a_restart_is_not_free(tmp_path: Path) -> None:
+async def test_id_of_pending_proposal_stays_used_after_restart(tmp_path: Path) -> None:
     before = Table(tmp_path)
     proposal, approval = await proposed(before, before.let_in("ada", PROPOSES))
     before.close()
@@ -123,7 +123,7 @@ async def test_the_id_of_what_waits_since_before_a_restart_is_not_free(tmp_path:
     table.close()
 
 
-async def test_a_topic_does_not_get_what_was_to_be_collected_elsewhere(tmp_path: Path) -> None:
+async def test_topic_does_not_take_result_of_other_call(tmp_path: Path) -> None:
     table = Table(tmp_path, default="deny", rules=[RuleConfig("ask", then="confirm")])
     ada = table.let_in("ada", PROPOSES)
     elsewhere = tool_call("s.write_file", FILE, credentials=ada.member.credentials)
@@ -145,7 +145,7 @@ async def test_a_topic_does_not_get_what_was_to_be_collected_elsewhere(tmp_path:
     table.close()
 
 
-async def test_a_refusal_is_kept_for_who_made_the_call_elsewhere_too(tmp_path: Path) -> None:
+async def test_rejection_reaches_original_caller(tmp_path: Path) -> None:
     table = Table(tmp_path, default="deny", rules=[RuleConfig("ask", then="confirm")])
     ada = table.let_in("ada", PROPOSES)
     proposal, approval = await proposed(table, ada)
@@ -162,7 +162,7 @@ async def test_a_refusal_is_kept_for_who_made_the_call_elsewhere_too(tmp_path: P
     table.close()
 
 
-async def test_what_a_rule_let_through_is_made_once_as_well(tmp_path: Path) -> None:
+async def test_call_allowed_by_rule_runs_once(tmp_path: Path) -> None:
     table = Table(tmp_path)
     allow = make_decision(PolicyAction.ALLOW, "learned", "")
     table.gated.authorizer.install(learned_step(lambda *_: allow))
@@ -177,7 +177,7 @@ async def test_what_a_rule_let_through_is_made_once_as_well(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("refused", [True, False])
-async def test_what_the_node_does_not_make_others_may(refused: bool, tmp_path: Path) -> None:
+async def test_unexecuted_proposal_can_be_fulfilled(refused: bool, tmp_path: Path) -> None:
     table = Table(tmp_path)
     ada, bob = table.let_in("ada", PROPOSES), table.let_in("bob")
     if refused:
@@ -192,7 +192,7 @@ async def test_what_the_node_does_not_make_others_may(refused: bool, tmp_path: P
     table.close()
 
 
-async def test_an_id_that_is_under_way_is_not_free_however_much_is_said(tmp_path: Path) -> None:
+async def test_pending_request_id_stays_used(tmp_path: Path) -> None:
     table = Table(tmp_path)
     ada, bob, eve = table.let_in("ada"), table.let_in("bob", PROPOSES), table.let_in("eve")
     asked = ada.call("s.look", id="the-one", rpc="first")
@@ -220,7 +220,7 @@ ODD = ("mcp/*:tools/call", "chat")
 
 
 @pytest.mark.parametrize("what", ["request", "proposal"])
-async def test_a_context_that_may_not_be_named_cannot_be_left_out(
+async def test_forbidden_context_cannot_be_omitted(
     what: str, tmp_path: Path
 ) -> None:
     table = Table(tmp_path)

@@ -38,7 +38,7 @@ async def waiting(table: Table, guest: Guest, arguments: Any = None) -> tuple[st
 
 
 @pytest.mark.spec("MX-7.1-3", "MX-3.2.1-3")
-async def test_a_proposal_waits_for_a_human_whatever_the_rules_allow(tmp_path: Path) -> None:
+async def test_proposal_needs_approval_despite_rules(tmp_path: Path) -> None:
     table = Table(tmp_path, default="allow")
     ada, bob = table.let_in("ada", PROPOSES), table.let_in("bob")
     proposal, approval = await waiting(table, ada)
@@ -80,7 +80,7 @@ async def test_a_proposal_waits_for_a_human_whatever_the_rules_allow(tmp_path: P
     table.close()
 
 
-async def test_a_refused_proposal_is_told_in_words(tmp_path: Path) -> None:
+async def test_reports_rejection(tmp_path: Path) -> None:
     table = Table(tmp_path)
     ada = table.let_in("ada", PROPOSES)
     proposal, approval = await waiting(table, ada)
@@ -96,7 +96,7 @@ async def test_a_refused_proposal_is_told_in_words(tmp_path: Path) -> None:
     table.close()
 
 
-async def test_a_refusal_is_told_once_and_the_next_proposal_is_a_new_one(tmp_path: Path) -> None:
+async def test_reports_rejection_once_and_accepts_new_proposal(tmp_path: Path) -> None:
     table = Table(tmp_path)
     ada = table.let_in("ada", PROPOSES)
     for _ in range(3):
@@ -107,7 +107,7 @@ async def test_a_refusal_is_told_once_and_the_next_proposal_is_a_new_one(tmp_pat
     table.close()
 
 
-async def test_an_expired_proposal_is_told_in_words(tmp_path: Path) -> None:
+async def test_reports_expiry(tmp_path: Path) -> None:
     table = Table(tmp_path, settings=None)
     ada = table.let_in("ada", PROPOSES)
     proposal, approval = await waiting(table, ada)
@@ -117,7 +117,7 @@ async def test_an_expired_proposal_is_told_in_words(tmp_path: Path) -> None:
     table.close()
 
 
-async def test_a_proposal_that_a_new_policy_makes_void_is_told_in_words(tmp_path: Path) -> None:
+async def test_reports_denial_by_new_policy(tmp_path: Path) -> None:
     table = Table(tmp_path)
     ada = table.let_in("ada", PROPOSES)
     proposal, _ = await waiting(table, ada)
@@ -133,7 +133,7 @@ async def test_a_proposal_that_a_new_policy_makes_void_is_told_in_words(tmp_path
     table.close()
 
 
-async def test_the_identical_proposal_is_the_same_approval(tmp_path: Path) -> None:
+async def test_identical_proposals_share_approval(tmp_path: Path) -> None:
     table = Table(tmp_path)
     ada = table.let_in("ada", PROPOSES)
     proposal, approval = await waiting(table, ada)
@@ -150,7 +150,7 @@ async def test_the_identical_proposal_is_the_same_approval(tmp_path: Path) -> No
     table.close()
 
 
-async def test_what_fails_after_it_was_let_through_is_answered_with_the_error(
+async def test_reports_failure_after_approval(
     tmp_path: Path,
 ) -> None:
     table = Table(tmp_path)
@@ -176,7 +176,7 @@ async def test_what_fails_after_it_was_let_through_is_answered_with_the_error(
     table.close()
 
 
-async def test_a_result_that_fits_into_no_envelope_stays_in_the_inbox(tmp_path: Path) -> None:
+async def test_too_long_result_stays_in_approval(tmp_path: Path) -> None:
     table = Table(tmp_path)
     ada = table.let_in("ada", PROPOSES)
     _, approval = await waiting(table, ada)
@@ -194,7 +194,7 @@ async def test_a_result_that_fits_into_no_envelope_stays_in_the_inbox(tmp_path: 
     table.close()
 
 
-async def test_what_is_proposed_to_all_is_for_the_people_in_the_room(tmp_path: Path) -> None:
+async def test_ignores_proposals_to_others(tmp_path: Path) -> None:
     table = Table(tmp_path)
     ada = table.let_in("ada", PROPOSES)
     for to in ((), ("bob",)):
@@ -206,7 +206,7 @@ async def test_what_is_proposed_to_all_is_for_the_people_in_the_room(tmp_path: P
     table.close()
 
 
-async def test_only_calls_of_tools_can_be_proposed(tmp_path: Path) -> None:
+async def test_rejects_proposals_of_other_methods(tmp_path: Path) -> None:
     table = Table(tmp_path)
     ada = table.let_in("ada", PROPOSES)
     proposal = ada.say(
@@ -221,7 +221,7 @@ async def test_only_calls_of_tools_can_be_proposed(tmp_path: Path) -> None:
     table.close()
 
 
-async def test_a_guest_without_a_token_cannot_propose(tmp_path: Path) -> None:
+async def test_guest_cannot_propose(tmp_path: Path) -> None:
     table = Table(tmp_path)
     guest = table.let_in("guest-abcd", PROPOSES, bearer=None)
     assert "bearer token is required" in await guest.chat(guest.propose("s.write_file", FILE))
@@ -237,7 +237,7 @@ def allow_text_files(call: Call, made: Decision) -> Decision:
     return make_decision(PolicyAction.ALLOW, "learned", "") if path.endswith(".txt") else made
 
 
-async def test_a_rule_that_was_accepted_fulfils_in_the_room_at_once(tmp_path: Path) -> None:
+async def test_learned_rule_fulfils_at_once(tmp_path: Path) -> None:
     table = Table(tmp_path)
     table.gated.authorizer.install(learned_step(allow_text_files))
     ada = table.let_in("ada", PROPOSES)
@@ -281,7 +281,7 @@ async def test_a_rule_that_was_accepted_fulfils_in_the_room_at_once(tmp_path: Pa
     table.close()
 
 
-async def test_only_what_a_human_would_see_is_sent(tmp_path: Path) -> None:
+async def test_sends_only_visible_members(tmp_path: Path) -> None:
     table = Table(tmp_path)
     table.gated.authorizer.install(learned_step(allow_text_files))
     ada = table.let_in("ada", PROPOSES)
@@ -291,7 +291,7 @@ async def test_only_what_a_human_would_see_is_sent(tmp_path: Path) -> None:
     table.close()
 
 
-async def test_the_identical_proposal_waits_for_a_call_under_way_and_not_for_ever(
+async def test_identical_proposal_waits_for_pending_call(
     tmp_path: Path,
 ) -> None:
     table = Table(tmp_path)
@@ -315,7 +315,7 @@ async def test_the_identical_proposal_waits_for_a_call_under_way_and_not_for_eve
     table.close()
 
 
-async def test_another_topic_hears_nothing_of_it(tmp_path: Path) -> None:
+async def test_other_topic_sees_nothing(tmp_path: Path) -> None:
     table = Table(tmp_path)
     ada, bob = table.let_in("ada", PROPOSES), table.let_in("bob", topic=OTHER)
     _, approval = await waiting(table, ada)
@@ -330,7 +330,7 @@ async def test_another_topic_hears_nothing_of_it(tmp_path: Path) -> None:
     table.close()
 
 
-async def test_what_waits_is_fulfilled_in_the_room_after_a_restart(tmp_path: Path) -> None:
+async def test_fulfils_pending_proposal_after_restart(tmp_path: Path) -> None:
     before = Table(tmp_path)
     proposal, _ = await waiting(before, before.let_in("ada", PROPOSES))
     before.close()
@@ -346,7 +346,7 @@ async def test_what_waits_is_fulfilled_in_the_room_after_a_restart(tmp_path: Pat
     table.close()
 
 
-async def test_a_topic_that_is_not_open_hears_nothing_and_the_inbox_has_it(tmp_path: Path) -> None:
+async def test_closed_topic_leaves_result_in_approval(tmp_path: Path) -> None:
     table = Table(tmp_path)
     ada = table.let_in("ada", PROPOSES)
     _, approval = await waiting(table, ada)
@@ -369,7 +369,7 @@ async def test_a_topic_that_is_not_open_hears_nothing_and_the_inbox_has_it(tmp_p
     table.close()
 
 
-async def test_the_same_may_be_proposed_again_once_it_was_made(tmp_path: Path) -> None:
+async def test_executed_call_can_be_proposed_again(tmp_path: Path) -> None:
     table = Table(tmp_path)
     ada = table.let_in("ada", PROPOSES)
     for number in (1, 2):
@@ -412,7 +412,7 @@ def below() -> Offering:
     return offer("s", [definition("write_file")], registered="aggregator")
 
 
-async def test_a_gate_below_that_is_passed_answers_the_fulfilment(tmp_path: Path) -> None:
+async def test_approval_of_child_node_completes_fulfilment(tmp_path: Path) -> None:
     table = Table(tmp_path, below())
     ada = table.let_in("ada", PROPOSES)
     await stopped_below(table, ada)
@@ -426,7 +426,7 @@ async def test_a_gate_below_that_is_passed_answers_the_fulfilment(tmp_path: Path
     table.close()
 
 
-async def test_another_gate_below_is_not_taken_for_an_outcome(tmp_path: Path) -> None:
+async def test_second_approval_of_child_node_is_no_outcome(tmp_path: Path) -> None:
     table = Table(tmp_path, below())
     ada = table.let_in("ada", PROPOSES)
     await stopped_below(table, ada)

@@ -51,7 +51,7 @@ class Recorded:
         return [row for row in self.journal.entries if row["verb"] != "system/presence"]
 
 
-async def test_heads_say_who_said_what_to_whom_and_not_the_words(tmp_path: Path) -> None:
+async def test_records_heads_without_text(tmp_path: Path) -> None:
     recorded = Recorded(tmp_path, whole=False)
     ada = recorded.table.let_in("ada")
     recorded.table.let_in("bob")
@@ -72,7 +72,7 @@ async def test_heads_say_who_said_what_to_whom_and_not_the_words(tmp_path: Path)
     recorded.table.close()
 
 
-async def test_it_writes_who_came_and_went(tmp_path: Path) -> None:
+async def test_records_joins_and_leaves(tmp_path: Path) -> None:
     recorded = Recorded(tmp_path, whole=False)
     ada = recorded.table.let_in("ada")
     await recorded.table.quiet()
@@ -83,7 +83,7 @@ async def test_it_writes_who_came_and_went(tmp_path: Path) -> None:
     recorded.table.close()
 
 
-async def test_whole_has_the_words_without_their_secrets(tmp_path: Path) -> None:
+async def test_records_payload_without_secrets(tmp_path: Path) -> None:
     recorded = Recorded(tmp_path, whole=True)
     ada = recorded.table.let_in("ada")
     ada.say("chat", {"text": f"use {SECRET}", "password": "hunter2hunter2"})
@@ -106,7 +106,7 @@ async def test_whole_has_the_words_without_their_secrets(tmp_path: Path) -> None
         b'{"deep":' + b"[" * 500 + b"]" * 500 + b"}",
     ],
 )
-async def test_one_message_cannot_fill_the_journal(payload: bytes, tmp_path: Path) -> None:
+async def test_limits_length_of_entry(payload: bytes, tmp_path: Path) -> None:
     recorded = Recorded(tmp_path, whole=True)
     ada = recorded.table.let_in("ada")
     ada.say("chat", payload)
@@ -118,7 +118,7 @@ async def test_one_message_cannot_fill_the_journal(payload: bytes, tmp_path: Pat
 
 
 @pytest.mark.parametrize("whole", [False, True])
-async def test_no_word_of_a_head_is_a_secret(whole: bool, tmp_path: Path) -> None:
+async def test_masks_secrets_in_heads(whole: bool, tmp_path: Path) -> None:
     recorded = Recorded(tmp_path, whole=whole)
     ada = recorded.table.let_in("ada", ("*",))
     message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": SECRET}}
@@ -131,7 +131,7 @@ async def test_no_word_of_a_head_is_a_secret(whole: bool, tmp_path: Path) -> Non
     recorded.table.close()
 
 
-async def test_what_is_said_of_a_password_is_not_written_down(tmp_path: Path) -> None:
+async def test_masks_passwords(tmp_path: Path) -> None:
     recorded = Recorded(tmp_path, whole=True)
     ada = recorded.table.let_in("ada")
     ada.say("chat", {"text": "log in with password=hunter2hunter2, then deploy"})
@@ -142,7 +142,7 @@ async def test_what_is_said_of_a_password_is_not_written_down(tmp_path: Path) ->
     recorded.table.close()
 
 
-async def test_what_a_bearer_shows_is_not_written_down(tmp_path: Path) -> None:
+async def test_masks_bearer_tokens(tmp_path: Path) -> None:
     recorded = Recorded(tmp_path, whole=True)
     ada = recorded.table.let_in("ada")
     ada.say("chat", {"text": "try -H 'authorization: bearer  token-of-bob' and\tBearer x.y"})
@@ -167,7 +167,7 @@ async def test_what_a_bearer_shows_is_not_written_down(tmp_path: Path) -> None:
         b'{"text":"the plan","pad":[%b{}]}' % (b"{}," * 300_000),
     ],
 )
-async def test_nobody_pads_a_message_out_of_the_record(payload: bytes, tmp_path: Path) -> None:
+async def test_padding_does_not_hide_message(payload: bytes, tmp_path: Path) -> None:
     recorded = Recorded(tmp_path, whole=True)
     ada = recorded.table.let_in("ada")
     ada.say("chat", payload)
@@ -178,7 +178,7 @@ async def test_nobody_pads_a_message_out_of_the_record(payload: bytes, tmp_path:
     recorded.table.close()
 
 
-def test_nobody_gets_out_of_the_record_by_a_time_that_is_none(
+def test_invalid_timestamp_does_not_prevent_entry(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The gateway passes it on, so it is written down."""
@@ -205,7 +205,7 @@ VALUES = st.recursive(
 
 
 @given(VALUES, st.sampled_from([None, 0, 2]), st.booleans())
-def test_what_is_short_is_kept_as_it_is(value: Any, indent: int | None, ascii: bool) -> None:
+def test_keeps_short_payloads(value: Any, indent: int | None, ascii: bool) -> None:
     source = json.dumps(value, indent=indent, ensure_ascii=ascii)
     beginning = _PayloadExcerpt(source, MAX_RECORDED_CHARACTERS)
     assert beginning.read() == value
@@ -213,7 +213,7 @@ def test_what_is_short_is_kept_as_it_is(value: Any, indent: int | None, ascii: b
 
 
 @pytest.mark.parametrize("one", ["{}", "[]", "0", '"x"', '{"a":[{}]}', "null", " " * 50 + "0"])
-def test_no_more_is_read_than_is_kept(one: str) -> None:
+def test_reads_only_recorded_part(one: str) -> None:
     """What takes long for one message, everybody waits for."""
     source = (
         '{"text":"the plan","pad":['
@@ -228,7 +228,7 @@ def test_no_more_is_read_than_is_kept(one: str) -> None:
 @pytest.mark.parametrize(
     "cut", [MAX_STRING_CHARACTERS, 2 * MAX_STRING_CHARACTERS, MAX_RECORDED_CHARACTERS]
 )
-async def test_a_secret_where_the_record_is_cut_is_none_that_can_be_read(
+async def test_masks_secret_at_end_of_excerpt(
     cut: int, tmp_path: Path
 ) -> None:
     recorded = Recorded(tmp_path, whole=True)
@@ -241,7 +241,7 @@ async def test_a_secret_where_the_record_is_cut_is_none_that_can_be_read(
     recorded.table.close()
 
 
-async def test_a_name_cannot_look_like_another_word_of_the_entry(tmp_path: Path) -> None:
+async def test_escapes_names_in_entry(tmp_path: Path) -> None:
     recorded = Recorded(tmp_path, whole=False)
     ada = recorded.table.let_in("ada")
     ada.say("chat", {"text": ""}, ("x correlation=y",), id="1 to=bob")
@@ -254,7 +254,7 @@ async def test_a_name_cannot_look_like_another_word_of_the_entry(tmp_path: Path)
     recorded.table.close()
 
 
-async def test_everybody_sees_it_and_it_may_say_nothing(tmp_path: Path) -> None:
+async def test_recorder_is_visible_and_cannot_send(tmp_path: Path) -> None:
     recorded = Recorded(tmp_path, whole=False)
     ada = recorded.table.let_in("ada")
     await recorded.table.quiet()
@@ -269,7 +269,7 @@ async def test_everybody_sees_it_and_it_may_say_nothing(tmp_path: Path) -> None:
     recorded.table.close()
 
 
-def test_a_journal_that_fails_does_not_stop_the_room(
+def test_journal_failure_does_not_stop_room(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Full:
@@ -290,7 +290,7 @@ def test_a_journal_that_fails_does_not_stop_the_room(
     assert caplog.text.count("failed to record") == 2
 
 
-def test_no_name_hides_another() -> None:
+def test_keeps_duplicate_members() -> None:
     raw = '{"a":1,"a (again, 2)":"shown","a":3,"a":4}'
     read = _PayloadExcerpt(raw, MAX_STRING_CHARACTERS).read()
     assert sorted(map(str, read.values())) == ["1", "3", "4", "shown"]
@@ -306,7 +306,7 @@ def test_no_name_hides_another() -> None:
     ],
     ids=["texts", "names", "numbers"],
 )
-def test_many_short_ones_are_no_more_work_than_few_long_ones(raw: str) -> None:
+def test_many_short_strings_cost_little_work(raw: str) -> None:
     few = json.dumps({"t": ["x" * 60] * 70})
     assert len(raw) >= 4_000
     long = count_lines_run(lambda: _PayloadExcerpt(few, MAX_STRING_CHARACTERS).read())
@@ -349,7 +349,7 @@ class Talk:
         ]
 
 
-def test_nobody_fills_the_journal_by_talking() -> None:
+def test_limits_entries_per_participant() -> None:
     talk = Talk()
     talk.say("eve", 10 * BURST_SECONDS + 5_000)
     assert talk.written("eve") == 10 * BURST_SECONDS
@@ -366,7 +366,7 @@ def test_nobody_fills_the_journal_by_talking() -> None:
     assert talk.left_out == [("eve", "5000"), ("eve", "100")]
 
 
-def test_many_who_talk_are_bounded_together() -> None:
+def test_limits_entries_per_room() -> None:
     talk = Talk()
     for number in range(50):
         talk.say(f"guest-{number}", 10 * BURST_SECONDS)
@@ -379,7 +379,7 @@ def test_many_who_talk_are_bounded_together() -> None:
     )
 
 
-def test_what_is_known_of_talkers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_remembered_participants(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorder, "_MAX_PARTICIPANTS", 3)
     talk = Talk(rate=1)
     for number in range(10):

@@ -13,7 +13,7 @@ SEEN = {"content": [{"type": "text", "text": "seen"}]}
 
 
 @pytest.mark.spec("MX-3-16")
-async def test_whatever_the_node_says_has_a_time(tmp_path: Path) -> None:
+async def test_node_messages_have_timestamp(tmp_path: Path) -> None:
     table = Table(tmp_path)
     ada = table.let_in("ada", FULL)
     await ada.answered(ada.request("ping"))

@@ -9,7 +9,7 @@ import pytest
 from tests.topics.node.table import Table
 
 
-async def test_a_call_is_never_anothers_who_has_the_id_by_now(tmp_path: Path) -> None:
+async def test_call_uses_identity_at_time_of_message(tmp_path: Path) -> None:
     table = Table(tmp_path)
     boss = table.let_in("boss", name="eve")
     await table.quiet()
@@ -22,7 +22,7 @@ async def test_a_call_is_never_anothers_who_has_the_id_by_now(tmp_path: Path) ->
     table.close()
 
 
-async def test_a_proposal_is_never_anothers_who_has_the_id_by_now(tmp_path: Path) -> None:
+async def test_proposal_uses_identity_at_time_of_message(tmp_path: Path) -> None:
     table = Table(tmp_path)
     boss = table.let_in("boss", name="eve")
     await table.quiet()
@@ -36,7 +36,7 @@ async def test_a_proposal_is_never_anothers_who_has_the_id_by_now(tmp_path: Path
 
 
 @pytest.mark.parametrize("name", ["ada", "eve"])
-async def test_what_somebody_said_who_is_gone_leads_nowhere(name: str, tmp_path: Path) -> None:
+async def test_ignores_messages_of_removed_participant(name: str, tmp_path: Path) -> None:
     """Also where the room could not send it before it was gone."""
 
     table = Table(tmp_path)

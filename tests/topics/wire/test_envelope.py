@@ -93,13 +93,13 @@ def refusal(text: bytes) -> EnvelopeError:
 
 
 @pytest.mark.spec("MX-0-1")
-def test_the_name_of_the_protocol() -> None:
+def test_protocol_name() -> None:
     assert PROTOCOL == "mcpx/v0.1"
 
 
 @pytest.mark.spec("MX-3-16")
 @pytest.mark.parametrize("sample", EXAMPLES, ids=lambda one: one["id"])
-def test_every_example_of_the_draft_is_read(sample: dict[str, Any]) -> None:
+def test_reads_every_draft_example(sample: dict[str, Any]) -> None:
     expected = EnvelopeHeader(
         sample["id"], sample["kind"], sample["from"], tuple(sample.get("to", ())),
         sample.get("correlation_id"),
@@ -114,7 +114,7 @@ def test_every_example_of_the_draft_is_read(sample: dict[str, Any]) -> None:
 
 @pytest.mark.spec("MX-3-14")
 @pytest.mark.parametrize("sample", EXAMPLES, ids=lambda one: one["id"])
-def test_what_is_read_and_written_again_is_the_same(sample: dict[str, Any]) -> None:
+def test_writes_what_it_reads(sample: dict[str, Any]) -> None:
     read = read_envelope(written(sample))
     again = write_envelope(
         id=read.head.id, sender=read.head.sender, kind=read.head.kind, payload=read.payload,
@@ -124,7 +124,7 @@ def test_what_is_read_and_written_again_is_the_same(sample: dict[str, Any]) -> N
 
 
 @pytest.mark.spec("MX-3-6")
-def test_an_empty_to_is_none() -> None:
+def test_reads_empty_recipients_as_broadcast() -> None:
     without = {name: value for name, value in SAMPLE.items() if name != "to"}
     assert read_head(compact(without)).to == ()
     nobodies: list[list[str] | None] = [[], None]
@@ -133,11 +133,11 @@ def test_an_empty_to_is_none() -> None:
     assert refusal(compact({**SAMPLE, "to": "x"})).failure is INVALID_REQUEST
 
 
-def test_null_is_no_correlation() -> None:
+def test_reads_null_correlation_as_missing() -> None:
     assert read_head(compact({**SAMPLE, "correlation_id": None})).correlation_id is None
 
 
-def test_members_that_nobody_knows_are_no_reason_to_refuse() -> None:
+def test_ignores_unknown_members() -> None:
     head = read_head(compact({"priority": 7, **SAMPLE, "x": [{"kind": "y"}]}))
     assert head == read_head(compact(SAMPLE))
 
@@ -162,7 +162,7 @@ def test_members_that_nobody_knows_are_no_reason_to_refuse() -> None:
         (b"{}", INVALID_REQUEST),
     ],
 )
-def test_what_is_no_envelope(text: bytes, failure: Failure) -> None:
+def test_rejects_invalid_envelopes(text: bytes, failure: Failure) -> None:
     error = refusal(text)
     assert (error.failure, error.failure.mcpx) == (failure, "malformed_envelope")
     assert error.id == ""
@@ -172,7 +172,7 @@ def test_what_is_no_envelope(text: bytes, failure: Failure) -> None:
     "name",
     [pytest.param("protocol", marks=pytest.mark.spec("MX-3-2")), "id", "from", "kind", "payload"],
 )
-def test_what_must_be_there(name: str) -> None:
+def test_rejects_missing_members(name: str) -> None:
     error = refusal(compact({key: value for key, value in SAMPLE.items() if key != name}))
     assert error.failure is INVALID_REQUEST
     assert f"`{name}`" in error.message
@@ -190,7 +190,7 @@ def test_what_must_be_there(name: str) -> None:
         ("payload", None), ("payload", [{}]), ("payload", 0),
     ],
 )  # fmt: skip
-def test_what_is_of_another_type(name: str, value: Any) -> None:
+def test_rejects_wrong_types(name: str, value: Any) -> None:
     for text_ in (compact({**SAMPLE, name: value}), written({**SAMPLE, name: value})):
         error = refusal(text_)
         assert error.failure is INVALID_REQUEST
@@ -203,7 +203,7 @@ def test_what_is_of_another_type(name: str, value: Any) -> None:
     "version",
     ["mcpx/v0.2", "MCPX/v0.1", "", pytest.param("mcp-x/v0", marks=pytest.mark.spec("MX-6.2b-1"))],
 )
-def test_another_version_is_refused_and_told_which_is_spoken(version: str) -> None:
+def test_rejects_other_protocol_version(version: str) -> None:
     for text_ in (
         compact({**SAMPLE, "protocol": version}),
         written({**SAMPLE, "protocol": version}),
@@ -216,7 +216,7 @@ def test_another_version_is_refused_and_told_which_is_spoken(version: str) -> No
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("separators", [(",", ":"), (", ", ": ")])
-def test_nothing_is_said_twice(name: str, separators: tuple[str, str]) -> None:
+def test_rejects_duplicate_members(name: str, separators: tuple[str, str]) -> None:
     """Some readers take the first of two, and some the last."""
     whole = json.dumps(SAMPLE, separators=separators)
     for spelled in (f'"{name}"', f'"\\u{ord(name[0]):04x}{name[1:]}"'):
@@ -234,7 +234,7 @@ def test_nothing_is_said_twice(name: str, separators: tuple[str, str]) -> None:
     "name",
     ["Kind", "FROM", "correlationId", "correlation-id", "iD", "\u212aind", "_to ", "Payload"],
 )
-def test_what_some_readers_take_for_a_known_member_is_refused(name: str) -> None:
+def test_rejects_confusable_member_names(name: str) -> None:
     beside = compact({**SAMPLE, name: SAMPLE["payload"]})
     if fold_name(name) in map(fold_name, NAMES):
         assert name[:20] in refusal(beside).message
@@ -242,7 +242,7 @@ def test_what_some_readers_take_for_a_known_member_is_refused(name: str) -> None
         read_head(beside)
 
 
-def test_what_is_too_long_too_deep_or_has_too_many_members() -> None:
+def test_limits_size_depth_and_members() -> None:
     room = MAX_ENVELOPE_BYTES - len(compact({**SAMPLE, "payload": {"x": ""}}))
     longest = compact({**SAMPLE, "payload": {"x": "y" * room}})
     assert len(longest) == MAX_ENVELOPE_BYTES
@@ -254,7 +254,7 @@ def test_what_is_too_long_too_deep_or_has_too_many_members() -> None:
     assert "members" in refusal(compact(many)).message
 
 
-def test_no_envelope_takes_long() -> None:
+def test_reads_hostile_envelopes_fast() -> None:
     """A member that nobody knows is looked at, not into."""
     hostile = [
         compact({**SAMPLE, "x": "\\" * 500_000}),
@@ -344,7 +344,7 @@ def envelopes(draw: st.DrawFn) -> bytes:
 
 @given(envelopes())
 @example(compact({**SAMPLE, "id": '{","to":["b"]}'}))
-def test_the_quick_reader_reads_what_the_slow_one_reads(text_: bytes) -> None:
+def test_fast_reader_matches_reference(text_: bytes) -> None:
     expected = reference(text_)
     if expected is None:
         refusal(text_)
@@ -364,7 +364,7 @@ def test_the_quick_reader_reads_what_the_slow_one_reads(text_: bytes) -> None:
     ),
     objects,
 )  # fmt: skip
-def test_what_is_written_is_read(parts: dict[str, Any], payload: dict[str, Any]) -> None:
+def test_reads_what_it_writes(parts: dict[str, Any], payload: dict[str, Any]) -> None:
     body = msgspec.json.encode(payload)
     text_ = write_envelope(payload=body, ts="2025-08-26T14:00:00.5+02:00", **parts)
     read = read_envelope(text_)
@@ -376,7 +376,7 @@ def test_what_is_written_is_read(parts: dict[str, Any], payload: dict[str, Any])
 
 
 @given(st.binary(max_size=60))
-def test_nothing_but_its_own_error_comes_out(data: bytes) -> None:
+def test_raises_only_envelope_errors(data: bytes) -> None:
     for text_ in (data, compact(SAMPLE)[:-1] + data, b'{"payload":{},' + data):
         try:
             read = read_envelope(text_)
@@ -385,7 +385,7 @@ def test_nothing_but_its_own_error_comes_out(data: bytes) -> None:
         assert read.head.kind
 
 
-def test_only_an_object_is_written_as_a_payload() -> None:
+def test_writes_only_object_payloads() -> None:
     for payload in (b"", b"[]", b"1", msgspec.Raw(b"null")):
         with pytest.raises(ValueError, match="object"):
             write_envelope(id="a", sender="b", kind="chat", payload=payload)
@@ -398,7 +398,7 @@ def test_only_an_object_is_written_as_a_payload() -> None:
 @pytest.mark.parametrize(
     "stamp", ["yesterday", "", 5, "2025-08-26", "2025-02-30T00:00:00Z", "2025-08-26T14:00:00"]
 )
-def test_a_bad_time_is_for_participants_to_refuse(stamp: Any) -> None:
+def test_invalid_timestamp_is_rejected_by_participants_only(stamp: Any) -> None:
     text_ = compact({**SAMPLE, "ts": stamp})
     assert read_head(text_).id == SAMPLE["id"]
     with pytest.raises(EnvelopeError, match="3339") as caught:
@@ -406,7 +406,7 @@ def test_a_bad_time_is_for_participants_to_refuse(stamp: Any) -> None:
     assert caught.value.id == SAMPLE["id"]
 
 
-def test_no_time_is_none() -> None:
+def test_reads_null_timestamp_as_missing() -> None:
     assert read_envelope(compact({**SAMPLE, "ts": None})).ts == ""
 
 
@@ -423,5 +423,5 @@ def test_no_time_is_none() -> None:
         ("2025-08-26T14:00:00Z\n", False), ("٢٠٢٥-08-26T14:00:00Z", False),
     ],
 )  # fmt: skip
-def test_what_is_a_time(stamp: str, lawful: bool) -> None:
+def test_recognizes_timestamps(stamp: str, lawful: bool) -> None:
     assert is_timestamp(stamp) is lawful

@@ -61,7 +61,7 @@ def refused(kind: str, payload: Any, **more: Any) -> str:
 
 
 @pytest.mark.spec("MX-3.1.1-1", "MX-4.3-2", "MX-12-1")
-def test_the_sample_request_is_read() -> None:
+def test_reads_sample_request() -> None:
     content = read_content(envelope("mcp/request:tools/call:dangerous_operation", CALL))
     assert isinstance(content, Request)
     assert (content.method, content.context) == ("tools/call", "dangerous_operation")
@@ -69,14 +69,14 @@ def test_the_sample_request_is_read() -> None:
     assert json.loads(bytes(content.params))["arguments"] == {"target": "production"}
 
 
-def test_a_kind_without_context_stands_for_any() -> None:
+def test_accepts_kind_without_context() -> None:
     content = read_content(envelope("mcp/request:tools/call", CALL))
     assert isinstance(content, Request)
     assert content.context == "dangerous_operation"
 
 
 @pytest.mark.spec("MX-3.1.2-3", "MX-12-1")
-def test_the_sample_response_is_read() -> None:
+def test_reads_sample_response() -> None:
     result = {"content": [{"type": "text", "text": "Operation completed"}]}
     content = read_content(
         envelope(
@@ -92,7 +92,7 @@ def test_the_sample_response_is_read() -> None:
 
 
 @pytest.mark.spec("MX-3.2-2")
-def test_the_sample_proposal_is_read_and_written() -> None:
+def test_reads_and_writes_sample_proposal() -> None:
     payload = {"method": CALL["method"], "params": CALL["params"]}
     kind = "mcp/proposal:tools/call:dangerous_operation"
     content = read_content(envelope(kind, payload))
@@ -106,13 +106,13 @@ def test_the_sample_proposal_is_read_and_written() -> None:
 
 @pytest.mark.parametrize("extra", ["jsonrpc", "id", "Method", "result", "note"])
 @pytest.mark.spec("MX-3.2-2")
-def test_a_proposal_has_two_members_only(extra: str) -> None:
+def test_rejects_extra_members_of_proposal(extra: str) -> None:
     payload = {"method": "tools/list", "params": {}, extra: "2.0"}
     assert extra in refused("mcp/proposal:tools/list", payload)
 
 
 @pytest.mark.spec("MX-3.3-1", "MX-3.3-3")
-def test_chat_is_read() -> None:
+def test_reads_and_writes_chat() -> None:
     content = read_content(envelope("chat", {"text": "Hello everyone!"}))
     assert isinstance(content, Chat)
     assert (content.text, content.format) == ("Hello everyone!", "plain")
@@ -134,11 +134,11 @@ def test_chat_is_read() -> None:
         b'{"text":"to you","text":"to me"}',
     ],
 )
-def test_chat_that_is_none(payload: Any) -> None:
+def test_rejects_invalid_chat(payload: Any) -> None:
     refused("chat", payload)
 
 
-def test_what_gateways_say() -> None:
+def test_reads_gateway_messages() -> None:
     you = {"id": "a", "capabilities": ["chat"]}
     welcome = envelope("system/welcome", {"you": you, "participants": []}, sender=GATEWAY)
     content = read_content(welcome)
@@ -154,11 +154,11 @@ def test_what_gateways_say() -> None:
 
 
 @pytest.mark.parametrize("kind", ["system/welcome", "system/x", "system", "presence"])
-def test_only_gateways_say_it(kind: str) -> None:
+def test_rejects_gateway_kinds_of_participants(kind: str) -> None:
     assert "Only a gateway" in refused(kind, {"error": "x", "you": {"id": "a"}}, sender="agent")
 
 
-def test_an_unknown_kind_is_nothing_of_mcp() -> None:
+def test_unknown_kinds_are_no_mcp_payload() -> None:
     assert isinstance(read_content(envelope("votes/cast", CALL)), UnknownPayload)
     assert isinstance(read_content(envelope("mcp/other:tools/call", CALL)), UnknownPayload)
 
@@ -169,7 +169,7 @@ def test_an_unknown_kind_is_nothing_of_mcp() -> None:
 @pytest.mark.spec("MX-7.1-2")
 @pytest.mark.parametrize("family", ["request", "proposal"])
 @pytest.mark.parametrize("meant", ["read_all", "unread", "rea", "READ"])
-def test_a_context_that_only_begins_or_ends_alike(family: str, meant: str) -> None:
+def test_rejects_context_with_common_prefix_or_suffix(family: str, meant: str) -> None:
     call = {**CALL, "params": {"name": meant}}
     message = call if family == "request" else {"method": "tools/call", "params": {"name": meant}}
     assert meant in refused(f"mcp/{family}:tools/call:read", message)
@@ -178,7 +178,7 @@ def test_a_context_that_only_begins_or_ends_alike(family: str, meant: str) -> No
 @pytest.mark.spec("MX-4.3-1")
 @pytest.mark.parametrize("params", [[1], [], "x", 1, True])
 @pytest.mark.parametrize("family", ["request", "proposal"])
-def test_params_that_are_no_object(family: str, params: Any) -> None:
+def test_rejects_params_that_are_no_object(family: str, params: Any) -> None:
     message: dict[str, Any] = {"method": "ping", "params": params}
     if family == "request":
         message |= {"jsonrpc": "2.0", "id": 1}
@@ -186,7 +186,7 @@ def test_params_that_are_no_object(family: str, params: Any) -> None:
 
 
 @pytest.mark.spec("MX-4.3-2", "MX-4.3-5", "MX-7-1", "MX-8.2-3")
-def test_safe_in_the_kind_and_dangerous_in_the_payload() -> None:
+def test_rejects_context_of_other_tool() -> None:
     assert "safe_tool" in refused("mcp/request:tools/call:safe_tool", CALL)
     assert "safe_tool" in refused(
         "mcp/proposal:tools/call:safe_tool", {"method": "tools/call", "params": CALL["params"]}
@@ -195,7 +195,7 @@ def test_safe_in_the_kind_and_dangerous_in_the_payload() -> None:
 
 @pytest.mark.spec("MX-4.3-2", "MX-8.2-2", "MX-7.1-2", "MX-7-1")
 @pytest.mark.parametrize("family", ["request", "proposal"])
-def test_another_method_in_the_kind(family: str) -> None:
+def test_rejects_method_of_other_kind(family: str) -> None:
     message = CALL if family == "request" else {"method": "tools/call", "params": CALL["params"]}
     assert "tools/list" in refused(f"mcp/{family}:tools/list", message)
 
@@ -211,7 +211,7 @@ def test_another_method_in_the_kind(family: str) -> None:
         ("resources/unsubscribe", {"uri": "summary"}),
     ],
 )
-def test_the_member_that_is_the_context(method: str, params: dict[str, str]) -> None:
+def test_context_is_member_of_params(method: str, params: dict[str, str]) -> None:
     message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
     content = read_content(envelope(f"mcp/request:{method}:summary", message))
     assert isinstance(content, Request)
@@ -220,7 +220,7 @@ def test_the_member_that_is_the_context(method: str, params: dict[str, str]) -> 
 
 
 @pytest.mark.spec("MX-3.1-1")
-def test_a_uri_keeps_its_colons() -> None:
+def test_uri_context_keeps_colons() -> None:
     kind = "mcp/request:resources/read:file:///a:b"
     assert tuple(read_kind(kind)) == ("mcp/request", "resources/read", "file:///a:b")
     message = {"jsonrpc": "2.0", "id": 1, "method": "resources/read"}
@@ -231,7 +231,7 @@ def test_a_uri_keeps_its_colons() -> None:
 
 
 @pytest.mark.spec("MX-3.1-2")
-def test_a_context_where_the_method_has_none() -> None:
+def test_rejects_context_of_method_without_context() -> None:
     message = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
     assert "no context" in refused("mcp/request:tools/list:foo", message)
 
@@ -271,16 +271,16 @@ HEAD = '{"jsonrpc":"2.0","id":1,'
         "{}",
     ],
 )
-def test_a_request_that_lies(payload: str) -> None:
+def test_rejects_false_requests(payload: str) -> None:
     refused(KIND, payload.encode())
 
 
-def test_many_members_are_not_looked_through() -> None:
+def test_limits_params_members() -> None:
     params = {f"m{number}": 1 for number in range(200)} | {"name": "safe"}
     assert "100" in refused(KIND, {**CALL, "params": params})
 
 
-def test_deep_and_long_payloads_are_read_or_refused() -> None:
+def test_reads_or_rejects_deep_and_long_payloads() -> None:
     deep = b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"a":%b1%b}}' % (
         b"[" * 5000,
         b"]" * 5000,
@@ -293,7 +293,7 @@ def test_deep_and_long_payloads_are_read_or_refused() -> None:
     assert bytes(content.id) == number
 
 
-def test_what_is_not_utf_8_is_a_lie() -> None:
+def test_rejects_invalid_utf8() -> None:
     payload = b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"a":"\xff"}}'
     assert "UTF-8" in refused("mcp/request:ping", payload)
 
@@ -309,7 +309,7 @@ def test_notifications_have_no_id() -> None:
 
 
 @pytest.mark.spec("MX-3-9", "MX-7-1")
-def test_a_response_to_nothing() -> None:
+def test_response_needs_correlation_id() -> None:
     payload = {"jsonrpc": "2.0", "id": 1, "result": {}}
     assert "correlation_id" in refused("mcp/response:tools/list", payload)
 
@@ -328,18 +328,18 @@ def test_a_response_to_nothing() -> None:
         b'{"id":1,"result":{}}',
     ],
 )
-def test_a_response_that_is_none(payload: Any) -> None:
+def test_rejects_invalid_responses(payload: Any) -> None:
     refused("mcp/response:tools/call:x", payload, correlation_id="e")
 
 
-def test_what_a_tool_says_is_its_own_affair() -> None:
+def test_does_not_check_tool_results() -> None:
     payload = b'{"jsonrpc":"2.0","id":1,"result":{"a":{"b":1,"b":2}}}'
     content = read_content(envelope("mcp/response:tools/list", payload, correlation_id="e"))
     assert isinstance(content, Response)
 
 
 @pytest.mark.spec("MX-3.2.1-2")
-def test_a_proposal_that_answers_something() -> None:
+def test_proposal_has_no_correlation_id() -> None:
     payload = {"method": "tools/list", "params": {}}
     assert isinstance(read_content(envelope("mcp/proposal:tools/list", payload)), ProposalPayload)
     assert "correlation_id" in refused("mcp/proposal:tools/list", payload, correlation_id="e-0")
@@ -365,7 +365,7 @@ kinds = st.sampled_from(
 @pytest.mark.spec("MX-4.3-1")
 @given(kinds, st.dictionaries(names | st.text(max_size=4), values, max_size=6),
        st.sampled_from(["agent", GATEWAY]), st.none() | st.just("e-0"))  # fmt: skip
-def test_anything_is_read_or_a_lie(
+def test_reads_or_rejects_any_payload(
     kind: str, payload: dict[str, Any], sender: str, correlation_id: str | None
 ) -> None:
     try:
@@ -389,7 +389,7 @@ def test_anything_is_read_or_a_lie(
 @example("read", "read_all")
 @example("read_all", "read")
 @example("read", "all_read")
-def test_the_context_must_be_the_one_in_the_payload(said: str, meant: str) -> None:
+def test_context_must_equal_payload(said: str, meant: str) -> None:
     payload = {**CALL, "params": {"name": meant}}
     one = envelope("mcp/request:tools/call:" + said, payload)
     if said == meant:
@@ -400,7 +400,7 @@ def test_the_context_must_be_the_one_in_the_payload(said: str, meant: str) -> No
 
 
 @given(st.text(min_size=1, max_size=30), st.sampled_from(sorted(CONTEXT_MEMBER)))
-def test_the_context_of_params_that_we_write(context: str, method: str) -> None:
+def test_reads_context_of_written_params(context: str, method: str) -> None:
     params = json.dumps({CONTEXT_MEMBER[method]: context}).encode()
     assert read_context(method, params) == context
     assert read_context("tools/list", b"{}") == ""
@@ -426,7 +426,7 @@ def seconds_of(kind: str, payload: bytes) -> float:
         ("mcp/proposal:ping", b'{"method":"ping",%b}'),
     ],
 )
-def test_as_many_members_as_fit_take_no_time(kind: str, payload: bytes) -> None:
+def test_reads_many_members_fast(kind: str, payload: bytes) -> None:
     """A doubled name at the very end: whoever counts each name anew is busy for minutes."""
     many = b",".join(b'"%d":1' % number for number in range(100_000))
     assert seconds_of(kind, payload % (many + b',"z":1,"z":2')) < 30.0
@@ -439,13 +439,13 @@ def test_as_many_members_as_fit_take_no_time(kind: str, payload: bytes) -> None:
         ("chat", {"text": "x"}),
     ],
 )
-def test_the_members_of_a_payload_are_bounded(kind: str, payload: dict[str, Any]) -> None:
+def test_limits_payload_members(kind: str, payload: dict[str, Any]) -> None:
     most = payload | {f"x{number}": 1 for number in range(MAX_MEMBERS - len(payload))}
     assert read_content(envelope(kind, most))
     assert "101 members" in refused(kind, most | {"one": "more"})
 
 
-def test_a_whole_envelope() -> None:
+def test_reads_complete_envelope() -> None:
     text = json.dumps(
         {"protocol": "mcpx/v0.1", "id": "e", "from": "a", "kind": "chat", "payload": {"text": "x"}}
     ).encode()

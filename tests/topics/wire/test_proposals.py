@@ -62,7 +62,7 @@ def fulfil(
 
 
 @pytest.mark.spec("MX-10.2-1", "MX-10.2-2")
-def test_what_is_kept_of_a_proposal() -> None:
+def test_records_proposal() -> None:
     tracked = propose(proposals(), now=100.0)
     shown = json.loads(msgspec.json.encode(tracked))
     sample = {
@@ -80,7 +80,7 @@ def test_what_is_kept_of_a_proposal() -> None:
 
 
 @pytest.mark.spec("MX-10.2-3")
-def test_the_table_of_states() -> None:
+def test_follows_state_table() -> None:
     """Every move from every state, by the public way."""
 
     def in_state(status: Status) -> Proposals:
@@ -134,7 +134,7 @@ def test_the_table_of_states() -> None:
 
 
 @pytest.mark.spec("MX-3.2.1-10")
-def test_a_second_fulfilment_is_noted() -> None:
+def test_second_fulfilment_is_noted() -> None:
     kept = proposals()
     propose(kept)
     first = fulfil(kept, "human", id="f1")
@@ -148,7 +148,7 @@ def test_a_second_fulfilment_is_noted() -> None:
 
 
 @pytest.mark.spec("MX-3.2.1-10")
-def test_what_was_not_made_after_all_waits_again() -> None:
+def test_withdrawn_fulfilment_is_pending_again() -> None:
     kept = proposals()
     propose(kept)
     fulfil(kept, "first", id="f1")
@@ -163,7 +163,7 @@ def test_what_was_not_made_after_all_waits_again() -> None:
     assert (again.status, again.fulfilled_by, again.fulfilments) == ("pending", "", ())
 
 
-def test_other_arguments_are_noted() -> None:
+def test_changed_arguments_are_noted() -> None:
     kept = proposals()
     propose(kept)
     changed = fulfil(kept, params=Raw(b'{"name":"write","arguments":{"path":"b"}}'))
@@ -176,7 +176,7 @@ def test_other_arguments_are_noted() -> None:
     assert (again.fulfilments, again.changed_fulfilments) == (("f", "f2"), ("f",))
 
 
-def test_the_same_arguments_in_other_words_are_the_same() -> None:
+def test_equal_arguments_in_other_spelling_are_unchanged() -> None:
     kept = proposals()
     propose(kept)
     respelt = b'{ "arguments": {"p\\u0061th": "a"}, "name": "write", "_meta": {"by": "x"} }'
@@ -185,7 +185,7 @@ def test_the_same_arguments_in_other_words_are_the_same() -> None:
     assert tracked.note == ""
 
 
-def test_another_call_fulfils_nothing() -> None:
+def test_different_call_does_not_fulfil() -> None:
     kept = proposals()
     propose(kept)
     assert fulfil(kept, context="read", params=Raw(b'{"name":"read"}')) is None
@@ -204,7 +204,7 @@ def test_another_call_fulfils_nothing() -> None:
         (("a", "b"), "human", ("b",), True),
     ],
 )
-def test_whom_the_proposer_meant(
+def test_only_recipients_can_fulfil(
     proposed_to: tuple[str, ...], by: str, asked: tuple[str, ...], counts: bool
 ) -> None:
     kept = proposals()
@@ -224,13 +224,13 @@ def test_whom_the_proposer_meant(
         ((), "human", "anybody", True),
     ],
 )
-def test_whose_answer_is_the_outcome(
+def test_is_proposal_outcome(
     to: tuple[str, ...], asked_by: str, answered_by: str, settles: bool
 ) -> None:
     assert is_proposal_outcome(to, asked_by, answered_by) == settles
 
 
-def test_time_ends_only_what_waits() -> None:
+def test_only_pending_proposals_expire() -> None:
     kept = proposals(seconds=10)
     propose(kept, "p", now=0)
     propose(kept, "q", now=5)
@@ -240,7 +240,7 @@ def test_time_ends_only_what_waits() -> None:
     assert kept.expire(100) == []
 
 
-def test_unknown_proposals() -> None:
+def test_ignores_unknown_proposals() -> None:
     kept = proposals()
     assert kept.get(None) is None
     assert kept.reject("nothing") is None
@@ -249,7 +249,7 @@ def test_unknown_proposals() -> None:
     assert not kept.all
 
 
-def test_words_about_a_proposal() -> None:
+def test_notes_text_about_proposal() -> None:
     kept = proposals()
     propose(kept)
     kept.add_note("p", "node: refused")
@@ -258,7 +258,7 @@ def test_words_about_a_proposal() -> None:
 
 
 @given(st.lists(st.sampled_from(["quiet", "loud", "loud", "loud"]), min_size=1, max_size=60))
-def test_whoever_fills_the_memory_loses_its_own(senders: list[str]) -> None:
+def test_sender_at_limit_evicts_own_proposals(senders: list[str]) -> None:
     kept = proposals(max_proposals=10)
     for number, by in enumerate(senders):
         propose(kept, f"{by}-{number}", by=by)
@@ -270,7 +270,7 @@ def test_whoever_fills_the_memory_loses_its_own(senders: list[str]) -> None:
         assert left[by] >= min(len(all_of_it), 5) - 1
 
 
-def test_bytes_are_bounded_as_well() -> None:
+def test_limits_bytes() -> None:
     kept = proposals(max_bytes=10_000)
     for number in range(100):
         head = EnvelopeHeader(f"p{number}", "mcp/proposal:tools/call:write", "loud", ())
@@ -282,7 +282,7 @@ def test_bytes_are_bounded_as_well() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 4)), min_size=1, max_size=60))
-def test_what_each_has_taken_is_counted_right(said: list[tuple[str, int]]) -> None:
+def test_counts_bytes_per_proposer(said: list[tuple[str, int]]) -> None:
     """Also where an id comes again."""
     kept = proposals(max_proposals=4)
     for by, number in said:
@@ -293,7 +293,7 @@ def test_what_each_has_taken_is_counted_right(said: list[tuple[str, int]]) -> No
         assert kept._bytes_by_proposer == weights
 
 
-def test_what_was_wrong_with_a_fulfilment_is_not_talked_away() -> None:
+def test_keeps_note_about_changed_arguments() -> None:
     kept = proposals()
     propose(kept)
     fulfil(kept, params=Raw(b'{"name":"write","arguments":{"path":"other"}}'))
@@ -312,7 +312,7 @@ values: st.SearchStrategy[Any] = st.recursive(
 
 
 @given(st.dictionaries(st.text(max_size=3), values), st.dictionaries(st.text(max_size=3), values))
-def test_same_is_the_equality_of_json(one: dict[str, Any], other: dict[str, Any]) -> None:
+def test_same_call_is_json_equality(one: dict[str, Any], other: dict[str, Any]) -> None:
     for params in (one, other):
         params.pop("_meta", None)
     texts = [json.dumps(params).encode() for params in (one, other)]
@@ -327,10 +327,10 @@ def test_same_is_the_equality_of_json(one: dict[str, Any], other: dict[str, Any]
     [(b'{"a":1}', b'{"a":1.0}'), (b'{"a":1}', b'{"a":true}'), (b'{"a":[1]}', b'{"a":[1,1]}'),
      (b'{"a":0}', b'{"a":false}'), (b'{"a":null}', b"{}"), (b'{"a":1}', b"nonsense")],
 )  # fmt: skip
-def test_what_is_not_the_same(one: bytes, other: bytes) -> None:
+def test_detects_different_calls(one: bytes, other: bytes) -> None:
     assert not is_same_call(one, other)
 
 
-def test_depth_is_no_way_out() -> None:
+def test_compares_deep_calls() -> None:
     deep = b'{"a":%b%b}' % (b"[" * 900, b"]" * 900)
     assert is_same_call(deep, deep.replace(b"{", b"{ "))

@@ -16,7 +16,7 @@ FRAME = {"protocol": "mcpx/v0.1", "ts": TS, "from": "system:gateway"}
 
 
 @pytest.mark.spec("MX-3.5.1-1", "MX-3.5.1-2", "MX-3.5.1-3")
-def test_welcome() -> None:
+def test_writes_welcome() -> None:
     others = [ParticipantProfile("agent-1", ("mcp/*", "chat")), ParticipantProfile("agent-2", ())]
     text = system.write_welcome("env-welcome-1", TS, NEW, others)
     assert json.loads(text) == {
@@ -36,7 +36,7 @@ def test_welcome() -> None:
 
 
 @pytest.mark.spec("MX-3.4-1", "MX-3.4-3")
-def test_presence() -> None:
+def test_writes_presence() -> None:
     joined = system.write_presence("p-1", TS, "join", NEW.id, NEW.capabilities)
     assert json.loads(joined) == {
         **FRAME,
@@ -56,7 +56,7 @@ def test_presence() -> None:
 
 
 @pytest.mark.spec("MX-3.5.2-1")
-def test_error() -> None:
+def test_writes_error() -> None:
     text = system.write_error(
         "e-1", TS, ("violator",), "capability_violation", "You lack it", "env-bad-call",
         attempted_kind="mcp/request:tools/call", your_capabilities=NEW.capabilities,

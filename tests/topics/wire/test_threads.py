@@ -50,7 +50,7 @@ def response(id: bytes = b"42", method: str = "tools/call", context: str = "writ
     return Response(Raw(id), method, context, Raw(b"{}"))
 
 
-def test_a_response_to_what_was_asked() -> None:
+def test_response_matches_request() -> None:
     threads = MessageThreads()
     asked(threads)
     assert threads.matches_request(head("r", ANSWER, "b", correlation_id="ask"), response()) is True
@@ -69,19 +69,19 @@ def test_a_response_to_what_was_asked() -> None:
     ],
     ids=["context", "no-context", "method", "id", "id-as-text", "somebody-else"],
 )
-def test_a_response_that_is_not_one(sender: str, answer: Response) -> None:
+def test_mismatched_response_does_not_match(sender: str, answer: Response) -> None:
     threads = MessageThreads()
     asked(threads)
     assert threads.matches_request(head("r", ANSWER, sender, correlation_id="ask"), answer) is False
 
 
 @pytest.mark.spec("MX-3.1.2-5", "MX-4.3-6")
-def test_a_response_to_what_was_never_seen() -> None:
+def test_response_to_unknown_request_is_undecided() -> None:
     threads = MessageThreads()
     assert threads.matches_request(head("r", ANSWER, "b", correlation_id="ask"), response()) is None
 
 
-def test_a_response_to_no_request() -> None:
+def test_response_to_other_message_does_not_match() -> None:
     threads = MessageThreads()
     saw(threads, head("words"), Chat("hello"))
     assert (
@@ -90,14 +90,14 @@ def test_a_response_to_no_request() -> None:
     assert threads.matches_request(head("r", ANSWER, "b"), response()) is False
 
 
-def test_everybody_may_answer_what_everybody_was_asked() -> None:
+def test_every_participant_may_respond_to_broadcast() -> None:
     threads = MessageThreads()
     asked(threads, to=())
     for sender in ("b", "c"):
         assert threads.matches_request(head("r", ANSWER, sender, correlation_id="ask"), response())
 
 
-def test_a_request_without_context_may_be_answered_without() -> None:
+def test_response_may_omit_context_of_request() -> None:
     threads = MessageThreads()
     saw(threads, head("ask", "mcp/request:tools/call"), Request(Raw(b"42"), "tools/call", "write"))
     for context in ("", "write"):
@@ -108,13 +108,13 @@ def test_a_request_without_context_may_be_answered_without() -> None:
     )
 
 
-def test_ids_are_compared_by_what_they_mean() -> None:
+def test_compares_ids_by_value() -> None:
     assert decode_id(b'"a"') == decode_id(b'"\\u0061"')
     assert decode_id(b"1") != decode_id(b'"1"')
     assert decode_id(b"9" * 5000) == b"9" * 5000
 
 
-def test_an_id_is_used_once() -> None:
+def test_rejects_reused_id() -> None:
     threads = MessageThreads()
     asked(threads)
     why = saw(threads, head("ask", sender="thief"), Chat("mine now"))
@@ -126,7 +126,7 @@ def test_an_id_is_used_once() -> None:
 
 
 @pytest.mark.spec("MX-3-8", "MX-3.2.1-4")
-def test_the_chain_of_a_proposal() -> None:
+def test_finds_request_and_proposal_of_thread() -> None:
     threads = MessageThreads()
     saw(threads, head("other"), Chat("hello"))
     saw(
@@ -154,7 +154,7 @@ def test_the_chain_of_a_proposal() -> None:
     assert threads.find_request("proposal") is None
 
 
-def test_messages_that_name_each_other_end_nothing() -> None:
+def test_circular_references_end() -> None:
     threads = MessageThreads()
     saw(threads, head("one", correlation_id="two"), Chat("?"))
     saw(threads, head("two", correlation_id="one"), Chat("!"))
@@ -164,7 +164,7 @@ def test_messages_that_name_each_other_end_nothing() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 400)), max_size=80))
-def test_the_memory_is_bounded(messages: list[tuple[int, int]]) -> None:
+def test_limits_memory(messages: list[tuple[int, int]]) -> None:
     threads = MessageThreads(max_messages=10, max_bytes=5_000)
     kept: list[str] = []
     for number, size in messages:
@@ -193,7 +193,7 @@ def test_the_memory_is_bounded(messages: list[tuple[int, int]]) -> None:
     ],
     ids=["kind", "sender", "to", "correlation", "request id", "context", "proposed context"],
 )
-def test_long_messages_are_forgotten_sooner(long: tuple[EnvelopeHeader, Content]) -> None:
+def test_evicts_long_messages_sooner(long: tuple[EnvelopeHeader, Content]) -> None:
     threads = MessageThreads(max_messages=1_000, max_bytes=20_000)
     named, content = long
     for number in range(200):

@@ -41,7 +41,7 @@ def stores(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -
 
 
 @pytest.mark.spec("AX-13.4-1", "AX-6.1-2")
-def test_an_identity_is_made_once_and_stays(tmp_path: Path) -> None:
+def test_creates_identity_once(tmp_path: Path) -> None:
     path = tmp_path / "new" / "tree.db"
     store = TreeStore(path)
     first = store.identity("aggregator")
@@ -59,7 +59,7 @@ def test_an_identity_is_made_once_and_stays(tmp_path: Path) -> None:
     other.close()
 
 
-def test_identities_are_not_shared(tmp_path: Path) -> None:
+def test_nodes_have_separate_identities(tmp_path: Path) -> None:
     shared = tmp_path / "shared.db"
     one, two = (TreeStore(tmp_path / name, leases=shared) for name in ("1.db", "2.db"))
     assert one.identity("aggregator") != two.identity("aggregator")
@@ -67,7 +67,7 @@ def test_identities_are_not_shared(tmp_path: Path) -> None:
     two.close()
 
 
-def test_two_that_start_at_once_agree(tmp_path: Path) -> None:
+def test_concurrent_starts_agree_on_identity(tmp_path: Path) -> None:
     found: list[str] = []
     ready = threading.Barrier(4)
 
@@ -109,7 +109,7 @@ def test_claims(tmp_path: Path, clock: ManualClock) -> None:
     again.close()
 
 
-def test_a_claim_that_was_never_proven_lapses(tmp_path: Path, clock: ManualClock) -> None:
+def test_unproven_claim_expires(tmp_path: Path, clock: ManualClock) -> None:
     store = TreeStore(tmp_path / "tree.db", clock=clock)
     assert store.save_claim("claimed", "dns:a", False)
     assert store.save_claim("proven", "dns:a", True)
@@ -133,7 +133,7 @@ def test_a_claim_that_was_never_proven_lapses(tmp_path: Path, clock: ManualClock
     file.close()
 
 
-def test_a_file_of_the_first_version_is_taken_over(tmp_path: Path, clock: ManualClock) -> None:
+def test_upgrades_first_file_version(tmp_path: Path, clock: ManualClock) -> None:
     path = tmp_path / "tree.db"
     TreeStore(path).identity("aggregator")
     file = sqlite3.connect(path, isolation_level=None)
@@ -150,7 +150,7 @@ def test_a_file_of_the_first_version_is_taken_over(tmp_path: Path, clock: Manual
 
 
 @pytest.mark.spec("AX-13.4-3", "AX-13.4-5")
-def test_a_lease_keeps_others_of_the_tree_out(
+def test_lease_excludes_others_in_tree(
     stores: tuple[TreeStore, TreeStore], clock: ManualClock
 ) -> None:
     one, two = stores
@@ -169,7 +169,7 @@ def test_a_lease_keeps_others_of_the_tree_out(
 
 
 @pytest.mark.spec("AX-13.4-6")
-def test_a_lease_lapses_unless_it_is_renewed(
+def test_lease_expires_without_renewal(
     stores: tuple[TreeStore, TreeStore], clock: ManualClock
 ) -> None:
     one, two = stores
@@ -188,7 +188,7 @@ def test_a_lease_lapses_unless_it_is_renewed(
     assert [lease.aggregator_id for lease in one.find_leases(CHILD)] == [TWO]
 
 
-def test_a_lease_can_be_released(stores: tuple[TreeStore, TreeStore]) -> None:
+def test_releases_lease(stores: tuple[TreeStore, TreeStore]) -> None:
     one, two = stores
     one.take_lease(CHILD, ONE, TREE, "", 1015.0)
     two.release_lease(CHILD, TWO)
@@ -197,7 +197,7 @@ def test_a_lease_can_be_released(stores: tuple[TreeStore, TreeStore]) -> None:
     assert two.take_lease(CHILD, TWO, TREE, "", 1015.0) is None
 
 
-def test_of_many_who_want_it_at_once_one_gets_it(tmp_path: Path) -> None:
+def test_concurrent_requests_grant_one_lease(tmp_path: Path) -> None:
     got: list[str] = []
     ready = threading.Barrier(6)
 
@@ -223,7 +223,7 @@ def test_of_many_who_want_it_at_once_one_gets_it(tmp_path: Path) -> None:
     assert len(got) == 1
 
 
-def test_many_are_taken_at_once_but_those_that_another_has(
+def test_takes_many_leases_except_taken_leases(
     stores: tuple[TreeStore, TreeStore],
 ) -> None:
     one, two = stores
@@ -242,7 +242,7 @@ def test_many_are_taken_at_once_but_those_that_another_has(
 # -- the file
 
 
-def test_a_file_that_another_holds_is_not_waited_for(tmp_path: Path) -> None:
+def test_does_not_wait_for_locked_file(tmp_path: Path) -> None:
     shared = tmp_path / "shared.db"
     store = TreeStore(tmp_path / "tree.db", leases=shared)
     assert store.take_lease(CHILD, ONE, TREE, "", 1e12) is None
@@ -274,7 +274,7 @@ def test_a_file_that_another_holds_is_not_waited_for(tmp_path: Path) -> None:
     store.close()
 
 
-def test_only_its_owner_can_read_it(tmp_path: Path) -> None:
+def test_only_owner_can_read_file(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         store = TreeStore(tmp_path / "tree.db")
@@ -286,7 +286,7 @@ def test_only_its_owner_can_read_it(tmp_path: Path) -> None:
     assert modes == {0o600}
 
 
-def test_another_programs_database_is_left_alone(tmp_path: Path) -> None:
+def test_rejects_foreign_database(tmp_path: Path) -> None:
     path = tmp_path / "theirs.db"
     with sqlite3.connect(path) as file:
         file.execute("CREATE TABLE theirs (x)")
@@ -296,7 +296,7 @@ def test_another_programs_database_is_left_alone(tmp_path: Path) -> None:
     assert caught.value.failure is CONFIG
 
 
-def test_a_newer_file_is_left_alone(tmp_path: Path) -> None:
+def test_rejects_newer_file(tmp_path: Path) -> None:
     path = tmp_path / "tree.db"
     store = TreeStore(path)
     store.identity("aggregator")
@@ -309,7 +309,7 @@ def test_a_newer_file_is_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["folder", "noise"])
-def test_what_is_no_database_is_said(tmp_path: Path, what: str) -> None:
+def test_rejects_file_that_is_no_database(tmp_path: Path, what: str) -> None:
     path = tmp_path / "tree.db"
     if what == "folder":
         path.mkdir()
@@ -320,7 +320,7 @@ def test_what_is_no_database_is_said(tmp_path: Path, what: str) -> None:
     assert caught.value.failure is INTERNAL
 
 
-def test_a_store_that_was_closed_opens_again(tmp_path: Path) -> None:
+def test_reopens_closed_store(tmp_path: Path) -> None:
     store = TreeStore(tmp_path / "tree.db")
     first = store.identity("aggregator")
     store.close()

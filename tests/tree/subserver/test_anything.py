@@ -67,7 +67,7 @@ async def echo(text: str) -> str:
 
 @settings(deadline=None)
 @given(st.lists(DATA, max_size=8))
-def test_it_never_fails(said: list[bytes]) -> None:
+def test_survives_any_message(said: list[bytes]) -> None:
     async def run() -> list[Any]:
         ours, theirs = pair()
         heard: list[Any] = []

@@ -44,7 +44,7 @@ def called(function: Any, arguments: Any, report: Any = None) -> ToolResult:
     return asyncio.run(call())
 
 
-def test_the_schema_is_the_signature() -> None:
+def test_schema_follows_signature() -> None:
     def everything(  # type: ignore[no-untyped-def]
         name: str,
         count: Annotated[int, Meta(ge=1, description="How many.")] = 1,
@@ -82,7 +82,7 @@ def test_the_schema_is_the_signature() -> None:
     assert "outputSchema" not in listed
 
 
-def test_arguments_are_checked_before_the_function_is_called() -> None:
+def test_checks_arguments_before_call() -> None:
     def move(to: Point, times: int = 1) -> str:
         return f"{to.x},{to.y} {times}"
 
@@ -119,7 +119,7 @@ def test_defaults_are_not_shared_between_calls() -> None:
         (ToolResult("as it is", {"b": 2}), ToolResult("as it is", {"b": 2})),
     ],
 )
-def test_results(found: Any, answer: ToolResult) -> None:
+def test_converts_results(found: Any, answer: ToolResult) -> None:
     def plain() -> Any:
         return found
 
@@ -130,14 +130,14 @@ def test_results(found: Any, answer: ToolResult) -> None:
     assert called(later, {}) == answer
 
 
-def test_a_struct_promises_its_shape() -> None:
+def test_struct_result_has_output_schema() -> None:
     def where() -> Point:
         return Point(1, 2)
 
     assert made(where).listed()["outputSchema"]["properties"]["x"] == {"type": "integer"}
 
 
-def test_errors_are_sentences_for_the_model() -> None:
+def test_errors_become_tool_errors() -> None:
     def divide(by: int) -> float:
         return 1 / by
 
@@ -158,7 +158,7 @@ def test_errors_are_sentences_for_the_model() -> None:
 @pytest.mark.parametrize(
     "raised", [SystemExit(3), KeyboardInterrupt(), StopIteration(), asyncio.CancelledError()]
 )
-def test_no_tool_ends_the_program(raised: BaseException) -> None:
+def test_any_exception_becomes_tool_error(raised: BaseException) -> None:
     def plain() -> None:
         raise raised
 
@@ -173,7 +173,7 @@ def test_no_tool_ends_the_program(raised: BaseException) -> None:
             called(function, {})
 
 
-def test_threads_are_used_again_and_bounded() -> None:
+def test_reuses_limited_threads() -> None:
     threads = ThreadPool(max_threads=2)
     gate, seen = threading.Event(), set()
 
@@ -195,7 +195,7 @@ def test_threads_are_used_again_and_bounded() -> None:
     assert all(one.daemon for one in seen)
 
 
-def test_progress_can_be_told_from_threads_and_from_the_loop() -> None:
+def test_reports_progress_from_threads_and_loop() -> None:
     def slow(progress: Progress) -> None:
         progress(1, 2, "half")
 
@@ -210,7 +210,7 @@ def test_progress_can_be_told_from_threads_and_from_the_loop() -> None:
 
 
 @pytest.mark.spec("AX-9.1-1")
-def test_what_a_tool_says_of_itself_is_its_capability() -> None:
+def test_tool_options_become_capability() -> None:
     plant = Subserver("plant")
 
     @plant.tool(latency_class="slow", mutable=False, schema_version="1.2.0", title="Look")
@@ -239,7 +239,7 @@ def test_what_a_tool_says_of_itself_is_its_capability() -> None:
     assert look() == "seen"
 
 
-def test_what_cannot_be_a_tool() -> None:
+def test_rejects_invalid_tools() -> None:
     plant = Subserver("plant")
 
     def tool(**more: Any) -> Any:
@@ -263,11 +263,11 @@ def test_what_cannot_be_a_tool() -> None:
 
 
 @pytest.mark.parametrize("segment", ["", "A", "a.b", "x" * 64, "notifications_dropped"])
-def test_what_cannot_be_a_segment(segment: str) -> None:
+def test_rejects_invalid_segments(segment: str) -> None:
     with pytest.raises(ValueError, match="is not a valid segment"):
         Subserver(segment)
 
 
-def test_an_id_is_a_uuid() -> None:
+def test_rejects_invalid_subserver_id() -> None:
     with pytest.raises(ValueError, match="not a UUID"):
         Subserver("a", subserver_id="plant-1")

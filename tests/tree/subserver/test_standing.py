@@ -81,7 +81,7 @@ async def stay(url: str, subserver: Subserver, entered: Callable[[], None]) -> N
         await asyncio.get_running_loop().create_future()
 
 
-def test_who_is_sent_away_for_good_is_told_why(running: NodeThread) -> None:
+def test_removal_raises_reason(running: NodeThread) -> None:
     error = InterlockError(FORBIDDEN, "Not any more.")
     with pytest.raises(InterlockError, match=r"Not any more\. Ask the administrator of") as caught:
         running.wait(stay(url_of(running), Subserver("plant"), lambda: dismiss(running, error)))
@@ -89,7 +89,7 @@ def test_who_is_sent_away_for_good_is_told_why(running: NodeThread) -> None:
     assert not running.do(running.node.component(Tree).registrar.subservers)
 
 
-def test_two_of_the_same_do_not_drive_each_other_out_for_ever(running: NodeThread) -> None:
+def test_duplicate_subserver_ends_without_loop(running: NodeThread) -> None:
     async def both() -> None:
         tasks = []
         for _ in range(2):
@@ -109,7 +109,7 @@ def test_two_of_the_same_do_not_drive_each_other_out_for_ever(running: NodeThrea
     assert not running.do(running.node.component(Tree).registrar.subservers)
 
 
-def test_who_keeps_its_id_is_alone_on_this_machine(running: NodeThread) -> None:
+def test_stored_id_is_locked_on_this_machine(running: NodeThread) -> None:
     async def both() -> None:
         async with Subserver("plant").connect(url_of(running)):
             with pytest.raises(
@@ -125,7 +125,7 @@ def test_who_keeps_its_id_is_alone_on_this_machine(running: NodeThread) -> None:
     running.wait(both())
 
 
-def test_a_cancelled_block_is_just_cancelled(running: NodeThread) -> None:
+def test_cancelled_block_raises_only_cancellation(running: NodeThread) -> None:
     async def cancelled() -> None:
         entered = asyncio.Event()
         task = asyncio.create_task(stay(url_of(running), Subserver("plant"), entered.set))
@@ -137,7 +137,7 @@ def test_a_cancelled_block_is_just_cancelled(running: NodeThread) -> None:
     running.wait(cancelled())
 
 
-def test_a_lost_node_is_told_of_once_and_when_it_is_back(
+def test_logs_lost_and_restored_connection_once(
     running: NodeThread, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "interlock.subserver")
@@ -185,7 +185,7 @@ def test_a_lost_node_is_told_of_once_and_when_it_is_back(
         ({"ca": "none.pem"}, "Cannot read none.pem for TLS"),
     ],
 )
-def test_what_cannot_be_presented_is_found_before_anybody_is_dialled(
+def test_checks_credentials_before_connecting(
     settings: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(ConfigError, match=re.escape(said)) as caught:
@@ -193,7 +193,7 @@ def test_what_cannot_be_presented_is_found_before_anybody_is_dialled(
     assert "hunter2" not in caught.value.message
 
 
-def test_what_can_be_presented() -> None:
+def test_accepts_valid_credentials() -> None:
     check_credentials(
         create_parent_config("unix:/x", "a", [], token="two words", heartbeat=0.0), {}
     )
@@ -249,7 +249,7 @@ def program() -> Iterator[Callable[..., Program]]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_it_stops_though_a_function_still_runs(
+def test_stops_despite_running_function(
     running: NodeThread, program: Callable[..., Program], number: int
 ) -> None:
     one = program(url_of(running))
@@ -263,7 +263,7 @@ def test_it_stops_though_a_function_still_runs(
         assert one.process.wait(HANG_TIMEOUT / 2) == 0
 
 
-def test_a_program_that_is_sent_away_ends_with_the_sentence(
+def test_removed_program_exits_with_reason(
     running: NodeThread, program: Callable[..., Program]
 ) -> None:
     one = program(url_of(running))

@@ -108,7 +108,7 @@ def plant() -> Subserver:
 
 
 @pytest.mark.spec("AX-6.1-10", "AX-6.2-1", "AX-7.2-2")
-def test_its_tools_are_listed_and_called(start_node: Callable[..., NodeThread]) -> None:
+def test_lists_and_calls_tools(start_node: Callable[..., NodeThread]) -> None:
     running = start_node()
     with Joined(running, plant()):
         until_listed(running, "plant.temperature", "plant.fail", "plant.climb")
@@ -142,7 +142,7 @@ def test_progress_reaches_the_caller(start_node: Callable[..., NodeThread]) -> N
 
 
 @pytest.mark.spec("AX-6.1-2", "AX-13.4-1")
-def test_it_is_known_again_by_its_id(start_node: Callable[..., NodeThread], tmp_path: Path) -> None:
+def test_keeps_id_across_restarts(start_node: Callable[..., NodeThread], tmp_path: Path) -> None:
     running = start_node()
     seen = []
     for _ in range(2):
@@ -155,7 +155,7 @@ def test_it_is_known_again_by_its_id(start_node: Callable[..., NodeThread], tmp_
 
 
 @pytest.mark.spec("AX-4.2-3")
-def test_a_taken_segment_is_told_with_advice(start_node: Callable[..., NodeThread]) -> None:
+def test_segment_conflict_suggests_other_segment(start_node: Callable[..., NodeThread]) -> None:
     running = start_node()
     with Joined(running, Subserver("plant", subserver_id=EVENT)):
         with pytest.raises(InterlockError, match=r"Choose another segment,") as caught:
@@ -164,7 +164,7 @@ def test_a_taken_segment_is_told_with_advice(start_node: Callable[..., NodeThrea
 
 
 @pytest.mark.spec("AX-10.4-1")
-def test_no_plain_websocket_to_another_machine() -> None:
+def test_rejects_plain_websocket_to_other_machine() -> None:
     async def connect() -> None:
         async with plant().connect("ws://192.0.2.1/ax"):
             raise AssertionError
@@ -174,7 +174,7 @@ def test_no_plain_websocket_to_another_machine() -> None:
 
 
 @pytest.mark.spec("AX-12-1", "AX-12-7", "AX-12-8")
-def test_what_it_says_reaches_clients_with_its_name(start_node: Callable[..., NodeThread]) -> None:
+def test_notifications_have_source(start_node: Callable[..., NodeThread]) -> None:
     running = start_node()
     made = plant()
     with Joined(running, made), running.connect() as wire:
@@ -199,7 +199,7 @@ def test_what_it_says_reaches_clients_with_its_name(start_node: Callable[..., No
 
 
 @pytest.mark.spec("AX-12-10")
-def test_what_a_tool_says_is_for_its_caller(start_node: Callable[..., NodeThread]) -> None:
+def test_log_messages_belong_to_call(start_node: Callable[..., NodeThread]) -> None:
     """Also from a thread. What goes on when the call is answered speaks for itself; what is said
     for a call that nobody waits for any more is lost."""
     running = start_node()
@@ -258,7 +258,7 @@ def test_what_a_tool_says_is_for_its_caller(start_node: Callable[..., NodeThread
         assert told["params"]["data"] == "hot"
 
 
-def test_what_cannot_be_said() -> None:
+def test_rejects_invalid_notifications() -> None:
     made = plant()
     with pytest.raises(ValueError, match="is not one of"):
         made.log("loud", "x")
@@ -275,7 +275,7 @@ def test_what_cannot_be_said() -> None:
 
 
 @pytest.mark.spec("AX-6.1-10")
-def test_a_node_starts_it_and_speaks_on_stdio(start_node: Callable[..., NodeThread]) -> None:
+def test_node_starts_subserver_on_stdio(start_node: Callable[..., NodeThread]) -> None:
     running = start_node(
         servers={
             "boiler-house": ServerConfig(
@@ -288,7 +288,7 @@ def test_a_node_starts_it_and_speaks_on_stdio(start_node: Callable[..., NodeThre
     assert answer.result["content"][0]["text"] == "21.5"
 
 
-def test_it_dials_in_and_says_goodbye_when_it_is_told_to_stop(
+def test_connects_and_deregisters_on_signal(
     start_node: Callable[..., NodeThread],
 ) -> None:
     running = start_node()
@@ -312,7 +312,7 @@ def test_it_dials_in_and_says_goodbye_when_it_is_told_to_stop(
         program.stderr.close()
 
 
-def test_a_program_without_a_node_says_how_to_name_one() -> None:
+def test_program_without_node_explains_address() -> None:
     done = subprocess.run([sys.executable, PROGRAM], capture_output=True, timeout=HANG_TIMEOUT * 2)
     assert done.returncode == 1
     assert b"The address of the node is missing" in done.stderr
