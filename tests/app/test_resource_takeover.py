@@ -9,7 +9,7 @@ from pathlib import Path
 from mcp.client import Client
 
 from interlock.core.config import ServerConfig
-from tests.tree.grove import Grove, ax_url, mcp_url, until
+from tests.tree.node_tree import Grove, ax_url, mcp_url, until
 
 SERVER = """
 from mcp.server.mcpserver import MCPServer

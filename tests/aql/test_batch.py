@@ -19,7 +19,7 @@ from interlock.core.call import Call
 from interlock.core.config.trust import RuleConfig
 from interlock.errors import InterlockError
 from interlock.protocol.aql_terms import Category, OperationView
-from tests.aql.staged import FIVE, SINGLE, Staged, gated, read, staged, text_result
+from tests.aql.view_pipeline import FIVE, SINGLE, Staged, gated, read, staged, text_result
 from tests.support.calls import tool_call
 from tests.support.clock import run_ready_tasks
 from tests.support.timeouts import HANG_TIMEOUT

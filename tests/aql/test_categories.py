@@ -8,7 +8,7 @@ from interlock.aql import operations as categories
 from interlock.aql.operations import classify
 from interlock.core.catalog.effects import UNKNOWN_EFFECT, Effect, EffectLevel
 from interlock.protocol.aql_terms import Category
-from tests.aql.shelf import NEEDED, STRING, only, operation_catalog, tool
+from tests.aql.operation_catalogs import NEEDED, STRING, only, operation_catalog, tool
 from tests.support.offerings import offer
 
 READS = Effect(EffectLevel.READ_ONLY, True, "annotations")

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from interlock.core.call import Call, Caller, Credentials
-from tests.aql.staged import text_result
-from tests.aql.test_confirming import REPO, Desk
+from tests.aql.view_pipeline import text_result
+from tests.aql.test_confirmation_tokens import REPO, Desk
 from tests.trust.approvals.gated import a_session_client
 
 

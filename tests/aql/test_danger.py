@@ -11,7 +11,7 @@ from interlock.aql.danger import TRUST_LEVELS, classify_danger, verdict_of
 from interlock.aql.operations import OperationCatalogBuilder, ServerTrust
 from interlock.core.catalog.effects import EffectLevel
 from interlock.protocol.aql_terms import Category, Danger
-from tests.aql.shelf import NEEDED, STRING, only, operation_catalog, tool
+from tests.aql.operation_catalogs import NEEDED, STRING, only, operation_catalog, tool
 from tests.support.offerings import merged, offer
 
 MUTATING = EffectLevel.MUTATING

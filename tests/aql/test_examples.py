@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from interlock.aql import introspection
 from interlock.protocol.aql_terms import Category
-from tests.aql.shelf import NEEDED, STRING, native, only, operation_catalog, tool
+from tests.aql.operation_catalogs import NEEDED, STRING, native, only, operation_catalog, tool
 from tests.support.offerings import definition
 
 

@@ -28,7 +28,7 @@ from interlock.aql.execution_states import (
 )
 from interlock.aql.language.errors import AqlError, is_safe_message
 from interlock.core.call import Call, principal
-from tests.aql.executing import CLERK, Bench
+from tests.aql.execution_bench import CLERK, Bench
 from tests.support.pipeline import ScriptedRequest
 
 ALLOWED = {

@@ -19,7 +19,7 @@ from interlock.aql.language.errors import AqlError, is_safe_message
 from interlock.core.call import Caller, principal
 from interlock.errors import InterlockError
 from interlock.protocol.mcp import PROGRESS
-from tests.aql.executing import CLERK, GUARD, Bench, Session
+from tests.aql.execution_bench import CLERK, GUARD, Bench, Session
 
 OWNER = principal(CLERK)
 

@@ -12,8 +12,8 @@ from interlock.aql.language.errors import AqlError, is_safe_message
 from interlock.aql.operations import AFTER, FIRST
 from interlock.core.catalog.snapshot import View
 from interlock.protocol.aql_terms import SPEC_VERSION
-from tests.aql.draft import GITHUB, LINE, SLACK, valid
-from tests.aql.shelf import NEEDED, Asking, face, native, snapshot, tool
+from tests.aql.introspection_schemas import GITHUB, LINE, SLACK, valid
+from tests.aql.operation_catalogs import NEEDED, Asking, face, native, snapshot, tool
 from tests.support.offerings import offer
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from interlock.aql import operations as naming
 from interlock.protocol.aql_terms import RESERVED_OPERATIONS, Category
-from tests.aql.shelf import FIVE, face, native, operation_catalog, tool
+from tests.aql.operation_catalogs import FIVE, face, native, operation_catalog, tool
 from tests.support.offerings import definition, offer
 
 LAWFUL = re.compile(r"[a-z][a-z0-9_]*\Z")

@@ -20,7 +20,7 @@ from interlock.core.call import Call, Caller
 from interlock.core.state.memory_adapter import MemoryAdapter
 from interlock.core.state.sqlite_adapter import SqliteAdapter
 from interlock.core.state.store import StateStore
-from tests.aql.executing import CLERK, FACE, GUARD
+from tests.aql.execution_bench import CLERK, FACE, GUARD
 from tests.support.calls import LOCAL, SESSION
 
 

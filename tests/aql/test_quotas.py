@@ -32,7 +32,7 @@ from interlock.errors import InterlockError
 from interlock.protocol.aql_terms import PLAIN_VIEW
 from interlock.protocol.mcp import Era
 from interlock.protocol.mcpax import STATUS
-from tests.aql.shelf import config, operation_catalog
+from tests.aql.operation_catalogs import config, operation_catalog
 from tests.support.calls import tool_call
 from tests.support.clock import ManualClock
 from tests.support.offerings import offer

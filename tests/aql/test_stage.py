@@ -14,7 +14,7 @@ from interlock.core.config.trust import PolicyConfig, RuleConfig
 from interlock.errors import UNKNOWN_TOOL, InterlockError
 from interlock.protocol.mcp import TOOLS_LIST, Era
 from interlock.trust.policy.policy import Policy
-from tests.aql.staged import ALL, AUTO, FIVE, READS, SINGLE, props, staged, text_result
+from tests.aql.view_pipeline import ALL, AUTO, FIVE, READS, SINGLE, props, staged, text_result
 from tests.support.calls import STATELESS, tool_call
 from tests.support.offerings import definition, offer
 

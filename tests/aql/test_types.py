@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.aql.draft import GITHUB, PARAMETER, SLACK, TYPE, valid
-from tests.aql.shelf import Asking, native
+from tests.aql.introspection_schemas import GITHUB, PARAMETER, SLACK, TYPE, valid
+from tests.aql.operation_catalogs import Asking, native
 
 
 @pytest.fixture

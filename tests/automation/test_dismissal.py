@@ -8,7 +8,7 @@ from interlock.automation.decision import HumanDecision
 from interlock.automation.dismissal import Dismissal
 from interlock.automation.suggestion import Suggestion, suggest
 from interlock.core.config import LearnedRule
-from tests.automation.past import SETTINGS, decisions, notes
+from tests.automation.past_decisions import SETTINGS, decisions, notes
 
 PAST = decisions(notes(10))
 LATER = PAST[-1].time + 1

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from interlock.automation.decision import HumanDecision
 from interlock.automation.replay import MAX_EXAMPLES, replay
 from interlock.core.config import LearnedRule
-from tests.automation.past import anything, decision, decisions, notes
+from tests.automation.past_decisions import anything, decision, decisions, notes
 
 BELOW = 'args.path.startsWith("/srv/notes/")'
 

@@ -24,7 +24,7 @@ from interlock.core.config import LearnedRule
 from interlock.core.config.edit import add_learned
 from interlock.core.config.load import parse_config
 from interlock.core.redaction import MASK
-from tests.automation.past import NOW, SETTINGS, decision, decisions, notes, pasts
+from tests.automation.past_decisions import NOW, SETTINGS, decision, decisions, notes, pasts
 
 
 def only(history: list[HumanDecision], **options: Any) -> Suggestion:

@@ -32,7 +32,7 @@ from tests.behaviour.test_adversary_messages import METHODS, NAMES, duplicate_me
 from tests.support.command_line import CommandLine
 from tests.support.http_client import HttpResponse, message
 from tests.support.timeouts import HANG_TIMEOUT
-from tests.tree.rig import HELLO, registration
+from tests.tree.registrar_hub import HELLO, registration
 
 BY_MODEL = ("Authorization", f"Bearer {MODEL}")
 BY_CLERK = ("Authorization", f"Bearer {CLERK}")

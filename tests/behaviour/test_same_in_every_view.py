@@ -15,7 +15,7 @@ import pytest
 
 from interlock.core.config import ServerConfig
 from interlock.topics.config import TopicsConfig
-from tests.aql.server.aql import ERAS, AqlClient
+from tests.aql.server.aql_client import ERAS, AqlClient
 from tests.behaviour.test_unannotated_tools import WEATHER, Weather
 from tests.behaviour.topic_office import NODE, TOPIC, rpc, token
 from tests.support.command_line import CommandLine

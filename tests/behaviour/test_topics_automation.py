@@ -23,7 +23,7 @@ from interlock.automation.suggestion import suggest
 from tests.support.command_line import CommandLine
 from tests.support.offerings import definition, offer
 from tests.support.waiting import wait_until
-from tests.topics.node.table import PROPOSES, Guest, Table
+from tests.topics.node.node_topic import PROPOSES, Guest, Table
 from tests.topics.peers import Envelope, Peer, joined
 from tests.trust.decision_steps import learned_step
 

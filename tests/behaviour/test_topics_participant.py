@@ -16,8 +16,8 @@ import pytest
 from interlock.errors import InterlockError
 from interlock.topics.client import Chat, Event, Participant, Proposal, SendError
 from tests.behaviour.topic_rooms import LIBRARIES, TOKENS, Joins, Place, Play, player, running_place
-from tests.topics.client.gateway import HANG_TIMEOUT, Gateway, gateway
-from tests.topics.client.houses import until
+from tests.topics.client.small_gateway import HANG_TIMEOUT, Gateway, gateway
+from tests.topics.client.two_gateways import until
 from tests.topics.peers import Envelope, Peer
 
 pytestmark = [pytest.mark.feature("topics"), pytest.mark.timeout(1800)]

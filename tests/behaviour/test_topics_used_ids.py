@@ -15,7 +15,7 @@ import pytest
 from interlock.topics.client import Events, Participant
 from interlock.topics.wire.threads import MAX_MESSAGES
 from tests.behaviour.topic_rooms import LIBRARIES, TOKENS, Joins, Place, Play, player, running_place
-from tests.topics.client.houses import until
+from tests.topics.client.two_gateways import until
 from tests.topics.peers import Envelope, Peer
 
 pytestmark = [pytest.mark.feature("topics"), pytest.mark.timeout(1800)]

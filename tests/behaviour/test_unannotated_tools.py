@@ -11,7 +11,7 @@ import pytest
 
 from interlock.core.config import ServerConfig
 from interlock.core.config.trust import PolicyConfig, RuleConfig
-from tests.aql.server.aql import ERAS, AqlClient
+from tests.aql.server.aql_client import ERAS, AqlClient
 from tests.support.node import NodeThread
 
 WEATHER = Path(__file__).parent / "servers" / "weather.py"

@@ -18,7 +18,7 @@ from interlock.channels.dial import dial
 from interlock.channels.lines import LinesChannel, LinesServerProtocol
 from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
 from tests.channels.conftest import Run
-from tests.channels.ear import Ear
+from tests.channels.recording_owner import Ear
 
 
 class Listening:

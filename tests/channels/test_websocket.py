@@ -20,7 +20,7 @@ from interlock.errors import CONFIG, UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.protocol import websocket_handshake as opening
 from interlock.protocol.websocket import Close, FrameDecoder
 from tests.channels.conftest import Run
-from tests.channels.ear import Ear
+from tests.channels.recording_owner import Ear
 
 Handler = Callable[[ServerConnection], Awaitable[None]]
 

@@ -16,7 +16,7 @@ from interlock.automation.decision import HumanDecision
 from interlock.automation.store import DecisionStore
 from interlock.core.config import LearnedRule, load_config
 from interlock.core.config.edit import rule_text
-from tests.automation.past import decisions, notes
+from tests.automation.past_decisions import decisions, notes
 from tests.cli.test_approvals import at_terminal
 from tests.support.command_line import CommandLine
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from interlock.contracts.registry.registry import ContractRegistry
-from tests.contracts.schemas.folders import SEARCH, folder, shop
+from tests.contracts.schemas.schema_folders import SEARCH, folder, shop
 from tests.support.command_line import CommandLine
 
 pytestmark = pytest.mark.feature("contracts")

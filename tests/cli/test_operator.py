@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from interlock.aql.commands.operator import operator
 from interlock.core.paths import approvals_socket_path, make_private
 from interlock.trust.approvals.web import ApprovalsSocket
-from tests.aql.safety.guarded import verification
+from tests.aql.safety.guarded_pipeline import verification
 from tests.support.timeouts import HANG_TIMEOUT
 from tests.support.waiting import wait_until
 from tests.trust.approvals_web.code_office import CodeOffice

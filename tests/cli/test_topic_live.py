@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from interlock.topics.client import Participant
 from interlock.topics.commands.live import LiveScreen
-from tests.topics.client.places import Alone
+from tests.topics.client.offline_membership import Alone
 
 pytestmark = pytest.mark.feature("topics")
 

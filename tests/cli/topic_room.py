@@ -22,7 +22,7 @@ from interlock.topics.client import Participant
 from interlock.topics.config import ParticipantConfig, TopicConfig
 from tests.support.command_line import INTERLOCK, CommandLine
 from tests.support.waiting import HANG_TIMEOUT, wait_until
-from tests.topics.rooms import Rooms
+from tests.topics.topic_server import Rooms
 
 T = TypeVar("T")
 

@@ -17,7 +17,7 @@ from interlock.drivers.contract_versions import registered_deprecations
 from interlock.errors import TOOL_HELD
 from interlock.manifests.model import ToolContract
 from interlock.trust.pin_store import PinStore
-from tests.contracts.changing_shop import ADD, DEMANDING, ECHO, TEXT, WIDER, ChangingShop
+from tests.contracts.changing_server import ADD, DEMANDING, ECHO, TEXT, WIDER, ChangingShop
 from tests.contracts.registry.git_repositories import git
 from tests.support.timeouts import HANG_TIMEOUT
 from tests.support.tool_server import tool

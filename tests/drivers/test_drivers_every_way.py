@@ -22,7 +22,7 @@ from interlock.drivers.config import DriversConfig
 from interlock.protocol.mcp import TOOLS_CALL
 from interlock.topics.config import TopicsConfig
 from interlock.tree.config import ParentConfig
-from tests.aql.server.aql import FIVE, AqlClient
+from tests.aql.server.aql_client import FIVE, AqlClient
 from tests.drivers.driver_workspace import CLIENT, Workspace, running
 from tests.drivers.test_drivers_approvals import NOTE_IN, Approver, assert_pending
 from tests.support.http_client import message
@@ -30,7 +30,7 @@ from tests.support.node import NodeThread
 from tests.support.timeouts import HANG_TIMEOUT
 from tests.support.tool_server import ToolServer
 from tests.topics.peers import joined
-from tests.tree.grove import Grove, ax_url, lists, until
+from tests.tree.node_tree import Grove, ax_url, lists, until
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 

@@ -11,7 +11,7 @@ import pytest
 
 from interlock.core.call import Caller
 from interlock.topics.config import ParticipantConfig, TopicConfig
-from tests.topics.rooms import Rooms, run
+from tests.topics.topic_server import Rooms, run
 
 ADD = {"add": ["mcp/request:tools/*"], "remove": []}
 PATH = "/admin/participants/agent/capabilities"

@@ -17,7 +17,7 @@ from interlock.topics.config import ParticipantConfig, TopicConfig, TopicsConfig
 from interlock.topics.gateway import Gateway
 from interlock.topics.member import Member, MessageLoss, ParticipantProfile
 from interlock.topics.room import Room
-from tests.topics.listening import FULL, NOBODY, NOW, Ear, Numbered, Turns, said
+from tests.topics.memory_room import FULL, NOBODY, NOW, Ear, Numbered, Turns, said
 
 PRIVATE = TopicConfig(access="private")
 ROOMS = {"ops": PRIVATE, "team-*": PRIVATE, "open": TopicConfig(access="public")}

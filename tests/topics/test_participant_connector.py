@@ -21,7 +21,7 @@ from interlock.topics.participant_upstream import (
     make_upstream_key,
 )
 from tests.support.upstreams import OWN_INFO, ManualSleep, SupervisorHarness
-from tests.topics.room import Room, Worker
+from tests.topics.link_room import Room, Worker
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 

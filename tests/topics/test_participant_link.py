@@ -14,7 +14,7 @@ from interlock.errors import PAYLOAD_TOO_LARGE, TOO_BUSY, UPSTREAM_LOST, Failure
 from interlock.protocol import jsonrpc
 from interlock.protocol.mcpx_terms import MAX_ENVELOPE_BYTES
 from interlock.topics.participant_upstream import ParticipantTransport, read_kind_and_method
-from tests.topics.room import Room
+from tests.topics.link_room import Room
 
 CALL = "mcp/request:tools/call:write_file"
 ANSWER = "mcp/response:tools/call:write_file"

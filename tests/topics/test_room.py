@@ -19,7 +19,7 @@ from interlock.topics.rate_limits import MAX_FORMER_MEMBERS, RETENTION_SECONDS
 from interlock.topics.room import MAX_MESSAGES_PER_TURN
 from interlock.topics.wire.envelope import read_envelope
 from interlock.topics.wire.payloads import PayloadError, ProposalPayload, read_content
-from tests.topics.listening import FULL, Ear, Listening, said, unframed
+from tests.topics.memory_room import FULL, Ear, Listening, said, unframed
 
 PROPOSER = ("mcp/proposal:*", "chat")
 SYSTEM = ("system/welcome", "system/presence", "system/error")

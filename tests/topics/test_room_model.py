@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from interlock.protocol.kinds import KindGrants
 from interlock.topics.member import Member
-from tests.topics.listening import Ear, Listening, said, unframed
+from tests.topics.memory_room import Ear, Listening, said, unframed
 
 IDS = ["a", "b", "c", "d"]
 CAPABILITIES = [("mcp/*", "chat"), ("chat",), ("*",), ("mcp/proposal:*",), ()]

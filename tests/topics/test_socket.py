@@ -23,7 +23,7 @@ from interlock.protocol.websocket import (
 from interlock.topics.config import TopicConfig
 from interlock.topics.member import MessageLoss, RoomBacklog
 from interlock.topics.socket import MAX_LOST_KINDS, MAX_UNSENT_BYTES, OTHER_KINDS, TopicSocket
-from tests.topics.wires import MASK, Timers, Wire, batch, envelope
+from tests.topics.manual_transport import MASK, Timers, Wire, batch, envelope
 
 BIG = 8 * 1024
 """Some messages of this size are more than a transport takes."""

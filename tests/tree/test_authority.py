@@ -15,7 +15,7 @@ from joserfc.jwk import ECKey, KeySet, OKPKey, RSAKey
 
 from interlock.tree.authority import find_mutable_tool
 from tests.support.clock import WALL_CLOCK_OFFSET
-from tests.tree.rig import (
+from tests.tree.registrar_hub import (
     OTHER_PARENT,
     PARENT,
     Child,
@@ -25,7 +25,7 @@ from tests.tree.rig import (
     tool,
 )
 from tests.tree.test_ownership import REJECTED, A, B
-from tests.tree.test_registering import error_of
+from tests.tree.test_registration import error_of
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 

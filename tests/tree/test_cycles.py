@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from interlock.protocol import mcpax as ax
-from tests.tree.rig import PARENT, open_hub, settle, uuid
-from tests.tree.test_registering import error_of
+from tests.tree.registrar_hub import PARENT, open_hub, settle, uuid
+from tests.tree.test_registration import error_of
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 

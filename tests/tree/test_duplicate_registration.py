@@ -21,7 +21,7 @@ from websockets.exceptions import ConnectionClosed
 from interlock.app.node import Node
 from interlock.tree.component import Tree
 from tests.support.timeouts import HANG_TIMEOUT
-from tests.tree.grove import Grove, ax_url, lists, until
+from tests.tree.node_tree import Grove, ax_url, lists, until
 
 TWIN = "7b0c3f0e-52f1-4f0a-9c5e-5d1c2a7e9f01"
 IDENTITIES: dict[str, dict[str, Any]] = {

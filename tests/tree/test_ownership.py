@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.tree.rig import Hub, hub_test, open_hub, settle, tool
-from tests.tree.test_registering import error_of
+from tests.tree.registrar_hub import Hub, hub_test, open_hub, settle, tool
+from tests.tree.test_registration import error_of
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 

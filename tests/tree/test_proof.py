@@ -16,7 +16,7 @@ from interlock.errors import CONFIG, InterlockError
 from interlock.protocol import mcpax as ax
 from interlock.tree.registrant import PROOF_LIFETIME_SECONDS, mint_proof
 from tests.support.clock import run_ready_tasks
-from tests.tree.parents import ROOT, World
+from tests.tree.scripted_parents import ROOT, World
 
 # `EdDSA` has a newer name by now, which not every parent knows.
 pytestmark = pytest.mark.filterwarnings("ignore:EdDSA is deprecated")

@@ -11,7 +11,7 @@ from interlock.errors import UPSTREAM_LOST, InterlockError
 from interlock.protocol import mcpax as ax
 from interlock.tree.registrant import TRANSITIONS, Registrant, RegistrantEvent, RegistrantState
 from tests.support.clock import run_ready_tasks
-from tests.tree.parents import ROOT, SPARE, SUBSERVER, TREE, World, at, open_parent, play
+from tests.tree.scripted_parents import ROOT, SPARE, SUBSERVER, TREE, World, at, open_parent, play
 
 OTHER = "33333333-3333-4333-8333-333333333333"
 

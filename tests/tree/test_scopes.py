@@ -12,7 +12,7 @@ from interlock.core.call import Caller
 from interlock.protocol.scopes import LEVELS
 from interlock.tree.config import SubserversConfig
 from interlock.tree.registrar import granted_scope
-from tests.tree.rig import Child, Hub, open_hub, settle, tool
+from tests.tree.registrar_hub import Child, Hub, open_hub, settle, tool
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 

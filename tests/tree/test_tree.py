@@ -26,7 +26,7 @@ from interlock.tree.config import ParentConfig, SubserversConfig
 from interlock.tree.subserver import Subserver
 from tests.support.timeouts import HANG_TIMEOUT
 from tests.tree.ax_list import list_for_ax
-from tests.tree.grove import Grove, ax_url, lists, mcp_url, until
+from tests.tree.node_tree import Grove, ax_url, lists, mcp_url, until
 
 PLANT = "infra.edge.plant.temperature"
 

@@ -16,7 +16,7 @@ from interlock.errors import InterlockError
 from interlock.tree.component import Tree
 from interlock.tree.config import ParentConfig, SubserversConfig
 from tests.support.timeouts import HANG_TIMEOUT
-from tests.tree.grove import Grove, ax_url, lists, until
+from tests.tree.node_tree import Grove, ax_url, lists, until
 from tests.tree.test_tree import plant
 
 

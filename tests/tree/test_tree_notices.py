@@ -17,7 +17,7 @@ from interlock.app.node import Node
 from interlock.tree.config import SubserversConfig
 from interlock.tree.status import TreeStatus
 from tests.support.timeouts import HANG_TIMEOUT
-from tests.tree.grove import Grove, ax_url, lists, until
+from tests.tree.node_tree import Grove, ax_url, lists, until
 from tests.tree.test_tree import AX_CLIENT, plant, start_leaf
 
 

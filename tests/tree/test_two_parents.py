@@ -10,7 +10,7 @@ import pytest
 
 from interlock.errors import TOO_BUSY
 from tests.support.clock import ManualClock
-from tests.tree.rig import (
+from tests.tree.registrar_hub import (
     OTHER_PARENT,
     PARENT,
     Child,
@@ -21,7 +21,7 @@ from tests.tree.rig import (
     uuid,
 )
 from tests.tree.test_ownership import A
-from tests.tree.test_registering import error_of
+from tests.tree.test_registration import error_of
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 

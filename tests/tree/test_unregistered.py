@@ -14,7 +14,7 @@ from interlock.protocol.websocket import TOO_BIG, FrameDecoder
 from interlock.tree.component import MAX_UNREGISTERED, Tree
 from interlock.tree.subserver import Subserver
 from tests.support.clock import run_ready_tasks
-from tests.tree.grove import Grove, ax_url, lists, until
+from tests.tree.node_tree import Grove, ax_url, lists, until
 
 
 def decoders() -> list[FrameDecoder]:

@@ -15,8 +15,8 @@ from interlock.core.config import TokenConfig
 from interlock.core.config.feature_sections import make_config
 from interlock.tree.component import Tree
 from interlock.tree.config import ParentConfig
-from tests.tree.grove import Grove, ax_url
-from tests.tree.rig import Child
+from tests.tree.node_tree import Grove, ax_url
+from tests.tree.registrar_hub import Child
 
 SECRETS = {
     "OWNER": "owner-own-secret-0123456789",

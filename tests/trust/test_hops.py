@@ -22,8 +22,8 @@ from interlock.trust.hop_tokens import HopTokens
 from interlock.trust.signing_keys import SigningKeys
 from interlock.trust.token_issuer import KEYS_PATH
 from tests.core.upstreams.servers.http_server import Request, ResponseWriter, Streamable
-from tests.tree.grove import lists, until
-from tests.tree.rig import tool
+from tests.tree.node_tree import lists, until
+from tests.tree.registrar_hub import tool
 from tests.trust.hopping import SECRETS, TOKENS, HopGrove, Leaf, call, claims, header, post
 
 OWNER, DEPUTY = SECRETS["OWNER"], SECRETS["DEPUTY"]

@@ -18,7 +18,7 @@ from tests.aql.language.schemas import (
     fits,
 )
 from tests.aql.language.test_limits import DEFAULTS
-from tests.aql.shelf import NEEDED, STRING, Asking, tool
+from tests.aql.operation_catalogs import NEEDED, STRING, Asking, tool
 from tests.support.offerings import offer
 
 ASKING = Asking(

@@ -20,7 +20,7 @@ from interlock.aql.safety.store import CodeAttempts, SafetyStore
 from interlock.core.call import Call, Caller
 from interlock.errors import UNRECORDABLE, InterlockError
 from interlock.trust.policy.decision import PolicyAction, make_decision
-from tests.aql.safety.guarded import Guarded, types, verification
+from tests.aql.safety.guarded_pipeline import Guarded, types, verification
 from tests.support.calls import LOCAL, SESSION
 from tests.support.timeouts import HANG_TIMEOUT
 

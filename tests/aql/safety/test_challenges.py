@@ -23,7 +23,7 @@ from interlock.aql.safety.approval_requests import ApprovalRequests
 from interlock.aql.safety.codes import CODE_BYTES, VerificationCode, VerificationCodes, matches_code
 from interlock.core.call import Caller
 from interlock.errors import InterlockError
-from tests.aql.safety.guarded import Guarded, Shown, token, types, verification
+from tests.aql.safety.guarded_pipeline import Guarded, Shown, token, types, verification
 from tests.aql.safety.test_loop import run
 from tests.support.calls import tool_call
 from tests.support.timeouts import HANG_TIMEOUT

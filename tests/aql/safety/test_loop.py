@@ -11,7 +11,7 @@ import pytest
 from interlock.aql.safety.loop import IDLE_SECONDS
 from interlock.aql.safety.operator_api import OperatorApi
 from interlock.errors import DENIED, InterlockError
-from tests.aql.safety.guarded import Guarded, types
+from tests.aql.safety.guarded_pipeline import Guarded, types
 from tests.support.timeouts import HANG_TIMEOUT
 
 
@@ -116,7 +116,7 @@ async def test_rejects_invalid_reports(tmp_path: Path, params: dict[str, Any], c
     from interlock.aql.request import AqlRequest
     from interlock.aql.safety.operations import StepOperations
     from interlock.protocol.aql_terms import PLAIN_VIEW
-    from tests.aql.safety.guarded import acting
+    from tests.aql.safety.guarded_pipeline import acting
 
     node = Guarded(tmp_path)
     await node.begin()

@@ -10,7 +10,7 @@ import pytest
 from interlock.aql.search.searcher import LexicalSearcher
 from interlock.aql.search.words import STOP
 from interlock.protocol.aql_terms import Category
-from tests.aql.search.shelf import SMALL, names, operation_catalog
+from tests.aql.search.search_catalogs import SMALL, names, operation_catalog
 from tests.support.offerings import merged, offer
 
 

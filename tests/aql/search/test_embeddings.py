@@ -14,9 +14,9 @@ from interlock.aql.search.minilm import MiniLm, model_folder
 from interlock.aql.search.searcher import LexicalSearcher
 from interlock.aql.search.words import split_words
 from interlock.protocol.aql_terms import Category
-from tests.aql.search.shelf import SMALL, names, operation_catalog, tool
-from tests.aql.shelf import native
-from tests.aql.shelf import operation_catalog as book_with
+from tests.aql.search.search_catalogs import SMALL, names, operation_catalog, tool
+from tests.aql.operation_catalogs import native
+from tests.aql.operation_catalogs import operation_catalog as book_with
 from tests.support.offerings import offer
 from tests.support.timeouts import HANG_TIMEOUT
 

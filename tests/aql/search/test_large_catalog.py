@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from interlock.aql.search.searcher import LexicalSearcher
-from tests.aql.search.shelf import SMALL, Described, names, operation_catalog
+from tests.aql.search.search_catalogs import SMALL, Described, names, operation_catalog
 from tests.support.line_count import count_lines_run
 
 VERBS = ("create", "get", "list", "update", "delete", "search", "export", "archive")

@@ -6,7 +6,7 @@ import pytest
 
 from interlock.aql.search.searcher import LexicalSearcher, SearchWeights, estimate_tokens, prefill
 from interlock.aql.search.usage import HALF_LIFE_S, NEVER, Usage
-from tests.aql.search.shelf import SMALL, names, operation_catalog
+from tests.aql.search.search_catalogs import SMALL, names, operation_catalog
 from tests.support.clock import ManualClock
 
 TWINS = {

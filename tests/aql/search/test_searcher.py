@@ -11,7 +11,7 @@ from interlock.aql.operations import OperationSnapshot
 from interlock.aql.search.embeddings import create_searcher
 from interlock.aql.search.searcher import LexicalSearcher
 from interlock.aql.search.usage import NO_USAGE
-from tests.aql.search.shelf import SMALL, Described, names, operation_catalog
+from tests.aql.search.search_catalogs import SMALL, Described, names, operation_catalog
 
 
 @pytest.fixture(scope="module")

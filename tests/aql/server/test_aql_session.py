@@ -11,7 +11,7 @@ import pytest
 from interlock.aql.config import AqlConfig, OperationConfig
 from interlock.aql.language.errors import is_safe_message
 from interlock.core.config.trust import PolicyConfig
-from tests.aql.server.aql import ERAS, FIVE, AqlClient, code, envelope
+from tests.aql.server.aql_client import ERAS, FIVE, AqlClient, code, envelope
 from tests.support.http_client import message, meta
 from tests.support.node import NodeThread
 from tests.support.tool_server import TOOLS, ToolServer, tool

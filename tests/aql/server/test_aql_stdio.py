@@ -13,7 +13,7 @@ from mcp import Client
 
 from interlock.aql.config import AqlConfig, OperationConfig
 from interlock.core.server.mcp.views import CHOSEN
-from tests.aql.server.aql import ERAS, FIVE, envelope
+from tests.aql.server.aql_client import ERAS, FIVE, envelope
 from tests.support.http_client import HANG_TIMEOUT, HttpConnection, initialize, message, meta
 from tests.support.node import NodeThread
 from tests.support.tool_server import ToolServer, tool

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from interlock.aql.config import AqlConfig, ClientView, FamilyConfig, OperationConfig, ProfileConfig
-from tests.aql.server.aql import ERAS, FIVE, AqlClient, code
+from tests.aql.server.aql_client import ERAS, FIVE, AqlClient, code
 from tests.support.http_client import META, initialize, message, meta
 from tests.support.node import NodeThread
 from tests.support.tool_server import ToolServer, tool

@@ -13,7 +13,7 @@ from bench.synthetic_tools import synthetic_tool
 from bench.targets import TargetMissing
 from bench.tokenizer import count_tokens, installed
 from interlock.aql.config import AqlConfig, OperationConfig
-from tests.aql.server.aql import AqlClient
+from tests.aql.server.aql_client import AqlClient
 from tests.support.node import NodeThread
 from tests.support.tool_server import ToolServer
 

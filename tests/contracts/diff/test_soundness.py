@@ -13,7 +13,7 @@ from hypothesis.errors import Unsatisfiable
 
 from interlock.contracts.diff.changes import ChangeReason, Role, breaking
 from interlock.contracts.diff.schemas import diff_schemas
-from tests.contracts.diff.generated import VALUES, Schemas, parts_of
+from tests.contracts.diff.random_schemas import VALUES, Schemas, parts_of
 from tests.contracts.diff.instances import instances
 
 EVERY = list(HealthCheck)

@@ -20,7 +20,7 @@ from interlock.contracts.registry.git_dulwich import GitDulwich
 from interlock.contracts.registry.git_folder import RepositoryFolder
 from interlock.contracts.registry.git_program import GitProgram
 from interlock.contracts.registry.registry import ContractRegistry
-from tests.contracts.registry.contract_shelf import contract
+from tests.contracts.registry.registry_contracts import contract
 
 POINTS: dict[str, tuple[Any, str, bool]] = {
     "before the objects": (None, "commit", False),

@@ -12,7 +12,7 @@ import pytest
 
 from interlock.contracts.registry.git import GitChoice
 from tests.contracts.registry.contract_publisher import POINTS
-from tests.contracts.registry.contract_shelf import Shelf, contract
+from tests.contracts.registry.registry_contracts import Shelf, contract
 from tests.contracts.registry.git_repositories import MEANS, git, is_clean
 
 ROOT = Path(__file__).parents[3]

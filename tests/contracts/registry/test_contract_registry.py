@@ -17,7 +17,7 @@ from interlock.contracts.registry.records import (
 )
 from interlock.errors import InterlockError
 from interlock.primitives.timestamps import format_utc
-from tests.contracts.registry.contract_shelf import Shelf, contract, schema
+from tests.contracts.registry.registry_contracts import Shelf, contract, schema
 from tests.contracts.registry.git_repositories import MEANS, git, is_clean
 
 REQUEST = "ToolInvocationRequest"

@@ -13,7 +13,7 @@ from interlock.contracts.registry.git import GitChoice
 from interlock.contracts.registry.records import Contract
 from interlock.contracts.registry.registry import ContractRegistry
 from interlock.errors import InterlockError
-from tests.contracts.registry.contract_shelf import Shelf, contract, schema
+from tests.contracts.registry.registry_contracts import Shelf, contract, schema
 from tests.contracts.registry.git_repositories import MEANS, git
 
 REQUEST = "ToolInvocationRequest"

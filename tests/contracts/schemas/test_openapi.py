@@ -9,7 +9,7 @@ import pytest
 from interlock.contracts.schemas.openapi import document, find_problems, has_api
 from interlock.contracts.schemas.protobuf_compiler import compile_protos
 from interlock.contracts.schemas.reader import SchemaError, read_yaml
-from tests.contracts.schemas.folders import ORDERS, STORE
+from tests.contracts.schemas.schema_folders import ORDERS, STORE
 
 API = """
     // Everything about plants.

@@ -18,7 +18,7 @@ from interlock.contracts.schemas.wrappers import (
     transcoding_path,
     wrapper_path,
 )
-from tests.contracts.schemas.folders import SEARCH, STORE
+from tests.contracts.schemas.schema_folders import SEARCH, STORE
 
 ODD = """
     openapi: 3.1.0

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.topics.client.places import Alone
-from tests.topics.client.test_answering import settle
+from tests.topics.client.offline_membership import Alone
+from tests.topics.client.test_responder import settle
 
 
 @pytest.mark.spec("MX-4.3-6")

@@ -13,8 +13,8 @@ import pytest
 from interlock.errors import FORBIDDEN, InterlockError
 from interlock.topics.client import Participant
 from interlock.topics.client.connection import MembershipState, make_join_url
-from tests.topics.client.gateway import HANG_TIMEOUT, Gateway, gateway
-from tests.topics.client.houses import staying
+from tests.topics.client.small_gateway import HANG_TIMEOUT, Gateway, gateway
+from tests.topics.client.two_gateways import staying
 
 TOKEN = "t-agent"
 SECRET = "t-agent-very-secret-0123456789"

@@ -14,7 +14,7 @@ from interlock import errors
 from interlock.protocol.kinds import PROFILES
 from interlock.protocol.mcpx_terms import PROTOCOL
 from interlock.topics.client import Participant
-from tests.topics.client.houses import House, in_both_houses, until
+from tests.topics.client.two_gateways import House, in_both_houses, until
 
 PAGE = Path(__file__).parents[3] / "docs" / "topics-library.md"
 EVERYTHING = ("mcp/*", "chat")

@@ -22,8 +22,8 @@ from interlock.topics.config import TopicConfig
 from tests.channels.certificates import Authority
 from tests.support.command_line import CommandLine
 from tests.support.waiting import HANG_TIMEOUT
-from tests.topics.client.houses import staying, until
-from tests.topics.rooms import Rooms
+from tests.topics.client.two_gateways import staying, until
+from tests.topics.topic_server import Rooms
 
 ROOT = Path(__file__).parents[3]
 WORKER = Path(__file__).parent / "worker.py"

@@ -13,8 +13,8 @@ from interlock.core.config.problems import InvalidValueError
 from interlock.topics.client import Orchestrator, Participant, Proposal, ProposalRule
 from interlock.topics.client.orchestrator import RuleResult
 from interlock.topics.wire.proposals import TrackedProposal
-from tests.topics.client.houses import House, in_both_houses, together, until
-from tests.topics.client.places import Alone
+from tests.topics.client.two_gateways import House, in_both_houses, together, until
+from tests.topics.client.offline_membership import Alone
 
 EVERYTHING = ("mcp/*", "chat")
 PROPOSES = ("mcp/proposal:*", "mcp/response:*", "chat")

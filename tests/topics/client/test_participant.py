@@ -18,7 +18,7 @@ from interlock.topics.client.membership import Membership
 from interlock.topics.wire.envelope import is_timestamp, write_envelope
 from interlock.topics.wire.payloads import read_content
 from tests.support.timeouts import HANG_TIMEOUT
-from tests.topics.client.houses import House, in_both_houses, together, until
+from tests.topics.client.two_gateways import House, in_both_houses, together, until
 
 EVERYTHING = ("mcp/*", "chat")
 PROPOSES = ("mcp/proposal:*", "mcp/response:*", "chat")

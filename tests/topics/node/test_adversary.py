@@ -17,7 +17,7 @@ from interlock.core.config.trust import RuleConfig
 from interlock.errors import FORBIDDEN, InterlockError
 from interlock.topics.wire.envelope import write_envelope
 from interlock.trust.approvals.record import PENDING
-from tests.topics.node.table import FULL, NODE_ID, Guest, Table
+from tests.topics.node.node_topic import FULL, NODE_ID, Guest, Table
 
 FILE = {"path": "a.txt", "text": "hello"}
 WRITE = {"name": "s.write_file", "arguments": FILE}

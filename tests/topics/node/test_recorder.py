@@ -31,7 +31,7 @@ from interlock.topics.recorder import (
 from interlock.topics.wire.envelope import EnvelopeHeader
 from tests.support.line_count import count_lines_run
 from tests.support.pipeline import MemoryJournal
-from tests.topics.node.table import TOPIC, Table
+from tests.topics.node.node_topic import TOPIC, Table
 
 SECRET = "sk-ant-api03-" + "a1B2" * 12
 

@@ -14,7 +14,7 @@ from interlock.errors import UNAUTHENTICATED, InterlockError
 from interlock.trust.approvals.web import VerificationApp
 from interlock.trust.operators.operators import Operators
 from interlock.trust.operators.store import OperatorStore
-from tests.aql.safety.guarded import Guarded
+from tests.aql.safety.guarded_pipeline import Guarded
 from tests.trust.approvals.gated import NODE, sign
 
 HOST = b"localhost:7070"

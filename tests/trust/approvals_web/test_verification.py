@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.aql.safety.guarded import verification
+from tests.aql.safety.guarded_pipeline import verification
 from tests.support.timeouts import HANG_TIMEOUT
 from tests.trust.approvals_web.code_office import CodeOffice
 

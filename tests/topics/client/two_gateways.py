@@ -1,0 +1,86 @@
+"""The same test in two houses: a small gateway made with `websockets`, and the node's own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+from interlock.core.call import Caller
+from interlock.topics.client import Event, Events, Participant
+from interlock.topics.config import ParticipantConfig, TopicConfig
+from tests.topics.client.small_gateway import HANG_TIMEOUT, gateway
+from tests.topics.topic_server import Rooms
+
+Seats = Mapping[str, Sequence[str]]
+
+
+class House:
+    """Where participants come in, by name."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def participant(self, who: str, /, **more: Any) -> Participant:
+        return Participant(self.url, **{"topic": "room", "token": f"t-{who}", **more})
+
+
+@asynccontextmanager
+async def staying(participant: Participant) -> AsyncIterator[asyncio.Event]:
+    """It comes in, or tries to, beside the test. The event: it is in."""
+    inside = asyncio.Event()
+
+    async def stay() -> None:
+        async with participant.connected():
+            inside.set()
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(stay())
+    try:
+        yield inside
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+
+
+async def together(*participants: Participant) -> None:
+    """Until each of them knows that all the others are there."""
+    for one in participants:
+        events = one.events()
+        others = {other.id for other in participants} - {one.id}
+        while not others <= one.participants.keys():
+            await anext(events)
+
+
+async def until(events: Events, wanted: Callable[[Event], bool]) -> Event:
+    while not wanted(event := await anext(events)):
+        pass
+    return event
+
+
+def in_both_houses(test: Callable[[House], Awaitable[None]], seats: Seats) -> None:
+    """`seats`: what each participant may send."""
+
+    async def small() -> None:
+        async with asyncio.timeout(HANG_TIMEOUT), gateway(seats) as made:
+            await test(House(made.url))
+
+    async def node() -> None:
+        # The smallest profile there is: talk, and answer.
+        config = TopicConfig(
+            participants=[
+                ParticipantConfig(callers=[name], profile="response_only", capabilities=list(may))
+                for name, may in seats.items()
+            ]
+        )
+        callers = [Caller(name, kind="token") for name in seats]
+        async with asyncio.timeout(HANG_TIMEOUT), AsyncExitStack() as stack:
+            rooms = Rooms(rooms={"room": config}, callers=callers)
+            await rooms.start()
+            stack.push_async_callback(rooms.stop)
+            await test(House(rooms.url().partition("?")[0]))
+
+    asyncio.run(small())
+    asyncio.run(node())

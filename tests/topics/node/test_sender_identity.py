@@ -1,0 +1,50 @@
+"""Whose message it was: an id that changes hands within a turn takes no rights with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.topics.node.node_topic import Table
+
+
+async def test_call_uses_identity_at_time_of_message(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    boss = table.let_in("boss", name="eve")
+    await table.quiet()
+    # All in one turn: eve asks and leaves, and ada comes in under the same id.
+    boss.call("s.look")
+    table.gateway.leave(boss.member)
+    table.let_in("boss", name="ada")
+    await table.quiet()
+    assert {row["caller"] for row in table.rows("tools/call")} == {"eve"}
+    table.close()
+
+
+async def test_proposal_uses_identity_at_time_of_message(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    boss = table.let_in("boss", name="eve")
+    await table.quiet()
+    proposal = boss.propose("s.write_file")
+    table.gateway.leave(boss.member)
+    other = table.let_in("boss", name="ada")
+    await other.chat(proposal)
+    [approval] = table.gated.approvals.pending()
+    assert approval.caller.name == "eve"
+    table.close()
+
+
+@pytest.mark.parametrize("name", ["ada", "eve"])
+async def test_ignores_messages_of_removed_participant(name: str, tmp_path: Path) -> None:
+    """Also where the room could not send it before it was gone."""
+
+    table = Table(tmp_path)
+    boss = table.let_in("boss", name="eve")
+    await table.quiet()
+    boss.call("s.look")
+    del table.room.members["boss"]
+    table.let_in("boss", name=name)
+    await table.quiet()
+    assert table.gated.upstream.started == []
+    table.close()
