@@ -1,4 +1,4 @@
-"""Executions over a real pipeline and a real store, with upstreams that do what a test tells."""
+"""Executions on a real pipeline and a real store, with scripted upstreams."""
 
 from __future__ import annotations
 

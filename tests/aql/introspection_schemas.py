@@ -1,4 +1,4 @@
-"""What introspection answers with, as the draft has it; and two servers to ask about."""
+"""JSON Schemas of introspection results, and the tools of two servers."""
 
 from __future__ import annotations
 

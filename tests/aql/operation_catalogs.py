@@ -1,4 +1,4 @@
-"""Books of operations for tests: real offerings, the node's own operations among them."""
+"""Operation catalogs of real offerings and builtin operations."""
 
 from __future__ import annotations
 

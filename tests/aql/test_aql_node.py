@@ -1,5 +1,4 @@
-"""A node with views, put together: what it says of itself, how its config changes, and what it is
-without any server."""
+"""Tests of a node with views: introspection, config changes, and nodes without servers."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Updates that read first, when they go on by themselves, are made once more, or wait for a human;
-and what an execution writes down of what it is called with."""
+"""Tests of merged updates as executions, with approvals, and of the arguments that are
+stored.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches: order, failures in the middle, humans in the middle, and what is no batch."""
+"""Tests of batches: order, failures, approvals and invalid batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operations that the node answers itself: as calls like any other."""
+"""Tests of builtin operations as calls."""
 
 from __future__ import annotations
 

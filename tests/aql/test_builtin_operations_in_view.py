@@ -1,4 +1,4 @@
-"""The node's own operations as a client of AQL calls them: through the stage and the pipeline."""
+"""Tests of builtin operations as an AQL client calls them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Everything that stands between an operation and its server: each refusal, and their order."""
+"""Tests of every rejection between an operation and its server, and of their order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The category of a tool: by config, effect, verb, else EXECUTE."""
+"""Tests of the category of a tool: by config, effect or verb, otherwise EXECUTE."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Codes reach a program's input, and nothing else."""
+"""Tests of the channels that show verification codes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The settings of AQL, as the config says them: the words for mistakes."""
+"""Tests of the AQL settings and of the errors for mistakes."""
 
 from __future__ import annotations
 

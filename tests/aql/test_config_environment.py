@@ -1,4 +1,4 @@
-"""AQL by the draft's own variables, over what the file says."""
+"""Tests of the environment variables of the draft, which override the config."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`confirm_operation`: a decision about somebody else's call, by a request."""
+"""Tests of `confirm_operation`: an operator decides about a call by a request."""
 
 from __future__ import annotations
 

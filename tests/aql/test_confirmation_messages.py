@@ -1,4 +1,4 @@
-"""What a human reads of a call that waits: what will be called, and never the same of two calls."""
+"""Tests of the messages that describe a pending call to an operator."""
 
 from __future__ import annotations
 

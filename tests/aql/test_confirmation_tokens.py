@@ -1,4 +1,4 @@
-"""Calls that wait for a human: tokens that name approvals, and everything they are not."""
+"""Tests of confirmation tokens for pending calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Danger levels, trust, and what they come to together."""
+"""Tests of danger levels and trust, and of their combination."""
 
 from __future__ import annotations
 

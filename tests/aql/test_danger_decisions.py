@@ -1,4 +1,4 @@
-"""Danger and trust: stricter than the policy, never softer, and written down."""
+"""Tests of decisions by danger and trust, which are never weaker than the policy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A discovery bundle holds what a server listed, what was made of it, and how."""
+"""Tests of the export and import of discovery bundles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dry runs and merged updates: what is described and not done, and what is done in two steps."""
+"""Tests of dry runs and of merged updates."""
 
 from __future__ import annotations
 

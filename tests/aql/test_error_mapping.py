@@ -1,4 +1,4 @@
-"""Failures in AQL's words: by status, by what a server says, by the row of the table."""
+"""Tests of the mapping of upstream failures to AQL codes."""
 
 from __future__ import annotations
 

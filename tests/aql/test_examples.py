@@ -1,4 +1,4 @@
-"""Examples: requests that a schema takes."""
+"""Tests of generated example requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An execution that ended by asking for a human: what is told of it as time goes by."""
+"""Tests of the error of an execution that ended with a pending approval."""
 
 from __future__ import annotations
 

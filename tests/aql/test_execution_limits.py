@@ -1,4 +1,4 @@
-"""How much of executions is kept, by whoever may call nothing as well."""
+"""Tests of the storage limits of executions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The operations about executions: what they show, how they are asked, and as tasks of MCP."""
+"""Tests of the operations about executions, and of executions as MCP tasks."""
 
 from __future__ import annotations
 

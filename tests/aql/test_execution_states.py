@@ -1,4 +1,4 @@
-"""The states of an execution: six transitions and no others, whatever happens in which order."""
+"""Tests of the states of an execution and their transitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Executions: what goes on after its request was answered, and who may know of it."""
+"""Tests of executions: calls that continue after the response."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The short way comes to what the long way comes to, or is not taken."""
+"""Tests that the fast path and the slow path give equal results."""
 
 from __future__ import annotations
 

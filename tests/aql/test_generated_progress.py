@@ -1,4 +1,4 @@
-"""Signs of life: for EXECUTE operations of whoever asked, and never backwards."""
+"""Tests of the progress that the node generates during silent calls."""
 
 from __future__ import annotations
 

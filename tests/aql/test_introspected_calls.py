@@ -1,4 +1,4 @@
-"""What introspection says is what calls take: asked and called through the pipeline of a node."""
+"""Tests that calls accept what introspection describes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`introspect`: what a model can live on."""
+"""Tests of `introspect`."""
 
 from __future__ import annotations
 

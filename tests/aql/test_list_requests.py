@@ -1,4 +1,4 @@
-"""The endpoints of AQL views: small, and enough to go on from."""
+"""Tests of the endpoint lists of AQL views: small and sufficient."""
 
 from __future__ import annotations
 

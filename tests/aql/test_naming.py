@@ -1,4 +1,4 @@
-"""Names of operations and parameters."""
+"""Tests of the names of operations and parameters."""
 
 from __future__ import annotations
 

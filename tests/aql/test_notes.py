@@ -1,4 +1,4 @@
-"""Notes: what is kept comes back whole, an update touches what it names, and nothing of others."""
+"""Tests of notes: create, read, update, delete, list and search."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The book of operations: what it lists, finds, keeps and suggests."""
+"""Tests of the operation catalog: list, find, keep and suggest operations."""
 
 from __future__ import annotations
 

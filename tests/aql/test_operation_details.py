@@ -1,4 +1,4 @@
-"""One operation in full."""
+"""Tests of the details of one operation in introspection."""
 
 from __future__ import annotations
 

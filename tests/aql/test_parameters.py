@@ -1,4 +1,4 @@
-"""What operations take: from the schema of a tool, whatever that looks like."""
+"""Tests of the parameters that are read from the schema of a tool."""
 
 from __future__ import annotations
 

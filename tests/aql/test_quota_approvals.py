@@ -1,5 +1,4 @@
-"""Quotas in a real pipeline with a real gate: a pause waits for a human's proof, and nothing else
-ends it before its time."""
+"""Tests of quotas in a real pipeline: a pause needs an approval with proof."""
 
 from __future__ import annotations
 

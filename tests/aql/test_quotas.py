@@ -1,4 +1,4 @@
-"""Quotas and API limits: warned of, held, refused; given back, reset, kept through a restart."""
+"""Tests of quotas and API limits: warn, pause, reject, release, reset and restart."""
 
 from __future__ import annotations
 

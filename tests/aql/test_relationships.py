@@ -1,4 +1,4 @@
-"""What has to do with what: in circles, only as far as asked, and only what its caller sees."""
+"""Tests of relationship queries: cycles, depth and visibility."""
 
 from __future__ import annotations
 

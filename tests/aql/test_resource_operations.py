@@ -1,4 +1,4 @@
-"""Resources and prompts as operations: the same as in the plain view, and no way around policy."""
+"""Tests of resources and prompts as operations, under the same policy as in the plain view."""
 
 from __future__ import annotations
 

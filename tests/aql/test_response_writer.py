@@ -1,4 +1,4 @@
-"""Answers: what servers give as data, what they fail with, and what is not for AQL to wrap."""
+"""Tests of responses: server results as data, failures, and results that pass unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers that want to be left alone are, by whom they told; and nothing else stops anybody."""
+"""Tests of delays that servers request by their rate limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a request of AQL to a call of a tool: who is meant, where it belongs, and what goes on."""
+"""Tests of the way from an AQL request to a tool call."""
 
 from __future__ import annotations
 

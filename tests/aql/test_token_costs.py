@@ -1,4 +1,4 @@
-"""One estimate of what a model is shown, wherever somebody is told of it."""
+"""Tests of the token estimate of tools, operations and views."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parameters: their names, places and forms, and everything that can be wrong with them."""
+"""Tests of the translation of parameters: names, places, forms and errors."""
 
 from __future__ import annotations
 

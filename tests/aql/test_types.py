@@ -1,4 +1,4 @@
-"""Types, and where they come from."""
+"""Tests of the types in introspection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which parameters of an UPDATE name the resource, and which change it."""
+"""Tests of the parameters of an UPDATE: identifiers and changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counters: periods of the calendar, windows that slide, and a file that several nodes share."""
+"""Tests of usage counters: calendar periods, sliding windows and shared files."""
 
 from __future__ import annotations
 

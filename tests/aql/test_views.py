@@ -1,4 +1,4 @@
-"""Which view a client sees: by its URL, by the config, and never by accident."""
+"""Tests of the selection of a view: by URL, by config and by client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Warnings: their order, their number, and how much each of them weighs."""
+"""Tests of warnings: order, number and severity."""
 
 from __future__ import annotations
 

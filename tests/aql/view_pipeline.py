@@ -1,5 +1,4 @@
-"""A pipeline with views: a real gate, a real book, real envelopes; only the servers do what a test
-says."""
+"""A pipeline with views and approvals, and with scripted servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decisions of a past that a test makes up."""
+"""Stored decisions for tests."""
 
 from __future__ import annotations
 

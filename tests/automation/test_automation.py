@@ -1,5 +1,4 @@
-"""Rules that were learned, in a node: they answer while the config has them, and the journal says
-since when."""
+"""Tests of learned rules in a node, and of their journal entries."""
 
 from __future__ import annotations
 

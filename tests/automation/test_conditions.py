@@ -1,4 +1,4 @@
-"""Conditions made of what strangers wrote: they compile, and mean what they say."""
+"""Tests of generated conditions: they compile and match only the described values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a config may say of learning from decisions."""
+"""Tests of the settings of the automation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is remembered of a decision: by whom, about what, no secret, and never too much."""
+"""Tests of the record of a decision: operator, call, masked secrets and size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The memory of decisions: on disk, once each, not for ever, and in trouble."""
+"""Tests of the decision store: files, duplicates, retention and failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What nobody wants is not suggested again, before much speaks for it anew."""
+"""Tests of dismissed suggestions, which return after enough new decisions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers in a human's place: only where one accepted that, and only what would be confirmed."""
+"""Tests of decisions by learned rules, which replace only confirmations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said to people, and what is run, looked up or gone to."""
+"""Tests of the distinction of prose and machine text."""
 
 from __future__ import annotations
 

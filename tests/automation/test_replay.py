@@ -1,4 +1,4 @@
-"""A rule held against the past: each decision counts once, and nothing hidden is judged."""
+"""Tests of the replay of a rule over stored decisions."""
 
 from __future__ import annotations
 

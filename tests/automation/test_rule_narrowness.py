@@ -1,4 +1,4 @@
-"""A rule covers only what is like something that humans looked at, whoever chose the words."""
+"""Tests that a learned rule covers only calls similar to decided calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nobody is named in a rule by what others did: each caller bears all of it by itself."""
+"""Tests that every caller in a rule supports the complete rule by its own decisions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is suggested: the narrowest rule that decisions bear, and nothing that they do not."""
+"""Tests of suggestions: the narrowest rule that agrees with the decisions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An owner of a channel that writes down what it hears."""
+"""An owner of a channel that records messages and the close reason."""
 
 from __future__ import annotations
 

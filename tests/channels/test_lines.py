@@ -1,4 +1,4 @@
-"""Channels of lines: over a Unix socket, over this process's stdio, over anything."""
+"""Tests of line channels: over Unix sockets, stdio and fed bytes."""
 
 from __future__ import annotations
 

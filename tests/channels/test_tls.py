@@ -1,4 +1,4 @@
-"""Channels over TLS 1.3, through the node's own listener; who they prove to be."""
+"""Tests of channels over TLS 1.3 with the listener of the node, and of proven names."""
 
 from __future__ import annotations
 

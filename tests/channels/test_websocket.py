@@ -1,4 +1,4 @@
-"""Channels over WebSocket, with another implementation at the other end of a real socket."""
+"""Tests of WebSocket channels against another implementation on real sockets."""
 
 from __future__ import annotations
 

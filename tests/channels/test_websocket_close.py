@@ -1,4 +1,4 @@
-"""How a WebSocket ends: what was sent before that still arrives, and nothing comes behind it."""
+"""Tests of the end of a WebSocket: earlier messages arrive, later messages do not."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""A real node whose upstream changes its tools under the eyes of a test, and what the node says of
-that."""
+"""A real node with an upstream that changes its tools."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""A node that watches the contracts of its upstreams' tools: a change is told with whom it breaks,
-published, and held if that is wanted."""
+"""Tests of a node that watches the contracts of its upstreams."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the config says about contracts."""
+"""Tests of the settings of contracts."""
 
 from __future__ import annotations
 

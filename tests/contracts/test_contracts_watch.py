@@ -1,4 +1,4 @@
-"""The thread that watches contracts, by itself: what it keeps, publishes and tells."""
+"""Tests of the thread that watches contracts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contract registry over HTTP, as `interlock contracts serve` and a node serve it."""
+"""Tests of the contract registry over HTTP."""
 
 from __future__ import annotations
 

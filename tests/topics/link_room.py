@@ -1,4 +1,4 @@
-"""A room as the link of a participant sees it: what the node says, and what is heard there."""
+"""A room for the link of a participant."""
 
 from __future__ import annotations
 

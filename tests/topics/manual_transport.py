@@ -1,4 +1,4 @@
-"""A transport and timers that a test moves by hand, and batches as a room makes them."""
+"""A transport and timers that a test moves, and batches of messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rooms without a network: outlets that keep what they are handed, and turns taken by hand."""
+"""Rooms without a network: recorded deliveries and manual turns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A participant that is not ours: the `websockets` library, and envelopes written by hand."""
+"""A foreign participant of the `websockets` library with handwritten envelopes."""
 
 from __future__ import annotations
 

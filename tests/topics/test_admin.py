@@ -1,4 +1,4 @@
-"""Changing what a participant may say, over HTTP."""
+"""Tests of capability changes over HTTP."""
 
 from __future__ import annotations
 

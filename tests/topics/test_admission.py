@@ -1,4 +1,4 @@
-"""Who may come into a topic, what it is called there and what it may say."""
+"""Tests of the admission to a topic: id, capabilities and routing."""
 
 from __future__ import annotations
 

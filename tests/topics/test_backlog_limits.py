@@ -1,4 +1,4 @@
-"""What is kept for those who do not read: a limit for the whole room, and less for guests."""
+"""Tests of the limits of unread messages per room, and of lower limits for guests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose a seat is: what somebody showed may be another's when the node looks again."""
+"""Tests of callers that change while a participant is connected."""
 
 from __future__ import annotations
 

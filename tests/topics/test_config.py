@@ -1,4 +1,4 @@
-"""Mistakes in the settings of topics: each with its place."""
+"""Tests of mistakes in the settings of topics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many connections there may be to all topics together, and of one caller."""
+"""Tests of the limits of connections per caller and in total."""
 
 from __future__ import annotations
 

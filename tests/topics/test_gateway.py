@@ -1,4 +1,4 @@
-"""All topics of a node: rooms that open and close, and capabilities that change."""
+"""Tests of all topics of a node: rooms and capability changes."""
 
 from __future__ import annotations
 

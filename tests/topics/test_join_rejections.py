@@ -1,4 +1,4 @@
-"""Who is not let into a topic, how it is told, and what is written down, over real connections."""
+"""Tests of rejected joins: responses and journal entries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is read from the request of somebody who wants into a topic."""
+"""Tests of the reader of join requests."""
 
 from __future__ import annotations
 

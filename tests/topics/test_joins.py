@@ -1,4 +1,4 @@
-"""Who is let into a topic, over real connections."""
+"""Tests of joins over real connections."""
 
 from __future__ import annotations
 

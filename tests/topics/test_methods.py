@@ -1,4 +1,4 @@
-"""The methods of MCP that are answered in topics: derived from the one table of methods."""
+"""Tests of the MCP methods that topics support."""
 
 from __future__ import annotations
 

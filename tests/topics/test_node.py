@@ -1,4 +1,4 @@
-"""Topics on a whole node: tokens that are revoked, configs that change, a node that stops."""
+"""Tests of topics on a complete node: revoked tokens, config changes and stops."""
 
 from __future__ import annotations
 

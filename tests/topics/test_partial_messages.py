@@ -1,4 +1,4 @@
-"""What is kept of a message that never ended: nothing, once its sender is gone."""
+"""Tests of messages that never end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A participant under a supervisor: it comes, is listed, called, lost, and comes back."""
+"""Tests of a participant as upstream: join, list, call, loss and return."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The link to a participant, fed by hand: what counts as an answer, and what never does."""
+"""Tests of the link to a participant: responses that count, and others."""
 
 from __future__ import annotations
 

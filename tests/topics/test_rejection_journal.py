@@ -1,4 +1,4 @@
-"""What rooms refuse: how it is counted, and what of it is in the journal."""
+"""Tests of the count and the journal entries of rejections in rooms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A config that says something else of a caller than when it came in: its seat follows."""
+"""Tests of config changes that change the rule of a connected caller."""
 
 from __future__ import annotations
 

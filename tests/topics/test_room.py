@@ -1,4 +1,4 @@
-"""A room: welcome, presence, errors, and who is sent what."""
+"""Tests of a room: welcome, presence, errors and routing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Any sequence of joins, leaves, messages and changes, against a model that is slow and plain."""
+"""Property tests of a room against a simple model."""
 
 from __future__ import annotations
 

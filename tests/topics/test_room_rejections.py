@@ -1,4 +1,4 @@
-"""What a room refuses, and what it tells whom about it."""
+"""Tests of rejected messages in a room."""
 
 from __future__ import annotations
 

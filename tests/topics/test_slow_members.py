@@ -1,4 +1,4 @@
-"""Members that do not read, say nothing, or break the wire, over real sockets."""
+"""Tests of members that do not read, are silent or violate the protocol."""
 
 from __future__ import annotations
 

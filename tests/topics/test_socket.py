@@ -1,4 +1,4 @@
-"""The socket of a member, on a transport that the test moves by hand."""
+"""Tests of the socket of a member on a manual transport."""
 
 from __future__ import annotations
 

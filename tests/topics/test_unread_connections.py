@@ -1,5 +1,4 @@
-"""Members that leave and never read what was written for them, or that keep a node busy with
-nothing: neither its memory nor its end nor anybody in a room waits for them."""
+"""Tests of members that leave without reading, and of members that send only pings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topics behind a real HTTP server, with a pipeline and a journal that a test can look into."""
+"""Topics behind a real HTTP server, with a visible pipeline and journal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The list of tools as a client reads it that declares MCP-AX, which the official SDK cannot."""
+"""The list of tools for a client that declares MCP-AX."""
 
 from __future__ import annotations
 

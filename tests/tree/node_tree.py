@@ -1,4 +1,4 @@
-"""Nodes of one test, as they stand in a tree: started in this process, on real sockets."""
+"""Nodes of a tree, started in this process on real sockets."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What the tests of the registrar stand on: time that is turned by hand, channels without a wire,
-children that are real MCP servers in miniature, and a node's part of the work."""
+"""A registrar with manual time, channels in memory and small MCP servers as children."""
 
 from __future__ import annotations
 

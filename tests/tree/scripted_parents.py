@@ -1,4 +1,4 @@
-"""Parents that do what a test says, and a subserver that is registered with them."""
+"""Scripted parents, and a subserver that registers with them."""
 
 from __future__ import annotations
 

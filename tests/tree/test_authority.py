@@ -1,4 +1,4 @@
-"""Proofs of an authority: tokens, certificates, and what must be proven."""
+"""Tests of authority proofs: tokens, certificates and required proofs."""
 
 from __future__ import annotations
 

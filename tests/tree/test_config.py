@@ -1,4 +1,4 @@
-"""A node's place in a tree, as its config says it: the words for mistakes, and what is resolved."""
+"""Tests of the settings of a node in a tree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The JSON Schema of the sections `parent` and `subservers`."""
+"""Tests of the JSON Schema of the sections `parent` and `subservers`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may be below a node: nobody who is above it, and not too many."""
+"""Tests of cycles and of the limit of nodes in a subtree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who called earlier, and what ends when something of a caller is revoked."""
+"""Tests of earlier callers and of revocations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Staying registered: heartbeats, losing a child, its return, and its farewell."""
+"""Tests of heartbeats, loss, return and deregistration of children."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many levels of nodes: what the lowest one has is listed, called and seen at the highest."""
+"""Tests of trees with many levels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gates in a tree: each hop keeps its own, and each is opened by its own anchors alone."""
+"""Tests of approvals in a tree: each node has its own approvals and trust anchors."""
 
 from __future__ import annotations
 

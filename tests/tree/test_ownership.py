@@ -1,4 +1,4 @@
-"""Who owns a segment, and who may take it over."""
+"""Tests of the ownership of segments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node answers its parent: MCP in both eras, who it is, where calls are, in AX's words."""
+"""Tests of the responses of a node to its parent."""
 
 from __future__ import annotations
 

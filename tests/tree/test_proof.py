@@ -1,4 +1,4 @@
-"""What a subserver proves: its authority by a token, and its names by TLS."""
+"""Tests of the authority proof and the TLS settings of a subserver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A subserver and its parents: registering, staying registered, losing one and finding another."""
+"""Tests of a subserver and its parents: registration, heartbeats, loss and backups."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Whatever happens to a subserver, in whatever order: it is where its table says, it holds at most
-one channel, and once the world is well again it is registered."""
+"""Property tests of the registrant: states and channels after any events."""
 
 from __future__ import annotations
 

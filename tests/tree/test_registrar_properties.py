@@ -1,4 +1,4 @@
-"""Any number of children say and do anything, in any order: what must hold at every moment."""
+"""Property tests of the registrar: invariants after any events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Registering: who is let in, what the answer says, and what a child may try again."""
+"""Tests of the registration of children."""
 
 from __future__ import annotations
 

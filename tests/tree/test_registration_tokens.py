@@ -1,4 +1,4 @@
-"""Subservers that register by a token of `interlock token` or of an issuer, and lose it."""
+"""Tests of registrations by issued tokens, and of their revocation."""
 
 from __future__ import annotations
 

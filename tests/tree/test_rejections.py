@@ -1,4 +1,4 @@
-"""Parents that do not want a subserver, or do not answer: what is shown, when it tries again."""
+"""Tests of parents that reject a subserver or do not respond."""
 
 from __future__ import annotations
 

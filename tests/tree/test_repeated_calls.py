@@ -1,4 +1,4 @@
-"""Calls of the parent that end as the one before did: what is remembered never decides."""
+"""Tests that the cache for repeated calls of the parent changes no result."""
 
 from __future__ import annotations
 

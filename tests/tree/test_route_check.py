@@ -1,4 +1,4 @@
-"""The way of a call through the tree: held against who this node is and what is called."""
+"""Tests of the route of a call through the tree."""
 
 from __future__ import annotations
 

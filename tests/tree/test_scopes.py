@@ -1,4 +1,4 @@
-"""How much a subserver is asked for: what it wants, and what its registrant and its proof allow."""
+"""Tests of the scope of a subserver: requested, permitted and proven."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node and its parent on two machines, as it were: TLS, tokens, and proofs of an authority."""
+"""Tests of a node and its parent over TLS with tokens and authority proofs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A parent that takes a subserver in and sends it away again: for good, or for now."""
+"""Tests of parents that end a session for good or for a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The life of a channel as a table: nothing is missing from it, and everything in it is done."""
+"""Tests of the state table of a channel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Children that the node starts and that register on their stdio (`transport: ax`)."""
+"""Tests of children that the node starts and that register on stdio (`transport: ax`)."""
 
 from __future__ import annotations
 

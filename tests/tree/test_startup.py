@@ -1,4 +1,4 @@
-"""When a node has tried all that it was told to try."""
+"""Tests of the end of the startup of a node."""
 
 from __future__ import annotations
 

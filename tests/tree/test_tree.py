@@ -1,4 +1,4 @@
-"""A tree of real nodes and leaves, as a stock client and the people who run it see it."""
+"""Tests of a tree of real nodes and leaves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What changes while a tree runs: settings, tokens, who may be where; and what is written of it."""
+"""Tests of changes in a running tree: settings, tokens and journal entries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a tree says of itself: who was lost, what was dropped, and lists that come in pages."""
+"""Tests of notifications of a tree: lost children, dropped messages and pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The socket on which a node tells its tree."""
+"""Tests of the socket that shows the tree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The words of MCP-AX: what is spoken on a channel, which names there are, what the docs say."""
+"""Tests of the terms of MCP-AX in channels, names and documentation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tree as a node sees it: its own part, the answers from below, and what is not believed."""
+"""Tests of the tree view: own part, parts of children and invalid parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A child has one parent in a tree: what it says, leases in a store, and a store that fails."""
+"""Tests of children with two parents: leases and store failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node keeps for somebody on `/ax` who has not registered: little, and not for long."""
+"""Tests of the limits of connections on `/ax` before registration."""
 
 from __future__ import annotations
 

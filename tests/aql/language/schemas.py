@@ -1,4 +1,4 @@
-"""What requests and answers must look like, as schemas of our own: the draft's are not in the tree.
+"""JSON Schemas of AQL requests and responses, written for the tests.
 
 They say what the draft's `operation-input`, `operation-result`, `batch-operation`,
 `introspection-response` and `danger-level` say, and are as strict about members that do not belong

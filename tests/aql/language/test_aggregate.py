@@ -1,4 +1,4 @@
-"""Numbers about collections."""
+"""Tests of the aggregates of collections."""
 
 from __future__ import annotations
 

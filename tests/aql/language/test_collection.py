@@ -1,4 +1,4 @@
-"""Collections: searched, filtered, sorted, counted, and page by page without a gap or a twin."""
+"""Tests of collections: search, filter, sort, aggregates and pagination."""
 
 from __future__ import annotations
 

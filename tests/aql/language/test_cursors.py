@@ -1,4 +1,6 @@
-"""Cursors: opaque, safe in a URL, the same after a restart, and worthless once changed."""
+"""Tests of cursors: opaque, safe in URLs, valid after a restart and rejected after any
+change.
+"""
 
 from __future__ import annotations
 

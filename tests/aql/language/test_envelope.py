@@ -1,4 +1,4 @@
-"""Answers: what success, failure and batches look like, alone and as results of MCP."""
+"""Tests of response envelopes: success, failure, batches and results of MCP tools."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sentences and codes of AQL: lawful, filled in from their details, and never a stack trace."""
+"""Tests of the codes, messages and details of AQL errors."""
 
 from __future__ import annotations
 

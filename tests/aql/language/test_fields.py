@@ -1,4 +1,4 @@
-"""Fewer fields: by paths, by presets, per item, and never more than was asked to be left out."""
+"""Tests of field selection by paths and presets."""
 
 from __future__ import annotations
 

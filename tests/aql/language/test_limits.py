@@ -1,4 +1,4 @@
-"""The limits of a request: each one met exactly, and each one exceeded by one."""
+"""Tests of the request limits: each limit is accepted, and one more is rejected."""
 
 from __future__ import annotations
 

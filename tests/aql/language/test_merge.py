@@ -1,4 +1,4 @@
-"""Updates merged into what is there, tags of content, formats, and progress."""
+"""Tests of merged updates, etags, formats and progress."""
 
 from __future__ import annotations
 

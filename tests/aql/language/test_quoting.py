@@ -1,4 +1,4 @@
-"""What others wrote, between quotes: what it was can be read back, and no sentence breaks by it."""
+"""Tests of quoted names and values in messages."""
 
 from __future__ import annotations
 

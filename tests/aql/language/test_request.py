@@ -1,4 +1,4 @@
-"""AQL requests: every lawful shape, every unlawful one, and any bytes at all."""
+"""Tests of the request reader: valid requests, invalid requests and random bytes."""
 
 from __future__ import annotations
 

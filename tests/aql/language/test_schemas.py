@@ -1,4 +1,4 @@
-"""The schemas of the draft, as ours say them, held against what the node really makes."""
+"""Tests that results of the node match the schemas of the draft."""
 
 from __future__ import annotations
 

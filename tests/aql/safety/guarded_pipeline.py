@@ -1,5 +1,4 @@
-"""A pipeline with a gate and the safety loop: real stores, real proofs, clocks that a test turns,
-and agents that come by the pipeline like any other caller."""
+"""A pipeline with approvals and the safety loop: real stores, real proofs and manual clocks."""
 
 from __future__ import annotations
 

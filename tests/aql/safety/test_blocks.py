@@ -1,4 +1,4 @@
-"""Who is blocked does nothing, by no name, no door and no restart, until a human says so."""
+"""Tests of blocks: a blocked agent cannot call tools until an operator lifts the block."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Codes that a human is shown: entered once, guessed never, and nowhere to be read."""
+"""Tests of verification challenges: codes, expiry, lockouts and secrecy of codes."""
 
 from __future__ import annotations
 

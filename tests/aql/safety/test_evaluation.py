@@ -1,4 +1,4 @@
-"""The five stages, the patterns and the score."""
+"""Tests of the five evaluation stages, the action patterns and the risk score."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loop around real calls: what is reported is done, what is not reported is not."""
+"""Tests of the safety loop with real calls: only reported calls are executed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which call was announced by which report."""
+"""Tests of the match of step reports and calls."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""An agent that does anything in any order: nothing unreported is done, nothing at all while it is
-blocked, and no guess of its own is ever a code."""
+"""Property tests of the safety loop: steps of an agent in any order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small catalogs for tests of the search: tools as servers list them, and a book over them."""
+"""Small catalogs for search tests."""
 
 from __future__ import annotations
 

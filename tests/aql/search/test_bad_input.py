@@ -1,4 +1,4 @@
-"""Whatever is asked and whatever tools say, a search answers."""
+"""Tests of the search with unusual queries and tools."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Search by meaning: beside the words, when vectors are there, and words alone until then."""
+"""Tests of the search by embeddings, and of the search by words until vectors are ready."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two hundred tools and more: the right one is found first, soon, and without any network."""
+"""Tests of the search in catalogs of 200 and more tools."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Relevance: similarity first, then what was used, how lately, and how it went."""
+"""Tests of the ranking: similarity, frequency, recency and success."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a search costs a model, and that it is documented where a model looks."""
+"""Tests of the token cost and the documentation of the search."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operations are found by what is wanted, in other words than theirs."""
+"""Tests that the search finds operations by a description of the task."""
 
 from __future__ import annotations
 

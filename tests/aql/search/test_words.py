@@ -1,4 +1,4 @@
-"""Words: their stems, names taken apart, phrases, and the talk around a wish."""
+"""Tests of stems, split names, phrases and filler words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A client of AQL over raw HTTP: in one view and one era, on a node that a test runs."""
+"""A client of AQL over raw HTTP, in one view and one protocol generation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bad input to AQL, as bytes on both wires: refused in its words, and nothing else happens."""
+"""Tests of invalid AQL requests as bytes, in both protocol generations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds for plain tools, too: that they can be closed to everybody, and limits and quotas."""
+"""Tests of the rules that apply to plain tool calls: closed views, limits and quotas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The language on a live node: its codes, limits and times, and how much of a thing is shown."""
+"""Tests of the codes, limits, times and presets of a running node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AQL on both wires over HTTP: its endpoints, what they answer, and what a session is."""
+"""Tests of AQL over HTTP: endpoints, responses and sessions."""
 
 from __future__ import annotations
 

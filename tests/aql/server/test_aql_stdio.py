@@ -1,5 +1,4 @@
-"""AQL over lines, as a client of stdio or of the node's own socket speaks it; and by the official
-SDK, which knows nothing of it."""
+"""Tests of AQL over stdio, over the local socket, and with the official SDK."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which view a client gets: by its URL, by the config, by size, and by the environment."""
+"""Tests of the view of a client: by URL, config, catalog size and environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Executions and notes on disk: in order, private, through `kill -9`, and in trouble."""
+"""Tests of stored executions and notes: order, permissions, `kill -9` and failures."""
 
 from __future__ import annotations
 

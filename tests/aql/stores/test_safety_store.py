@@ -1,4 +1,4 @@
-"""What the safety loop remembers, on disk."""
+"""Tests of the stored records of the safety loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was used and what vectors were made survive a restart, and losing them does no harm."""
+"""Tests of stored usage and vectors."""
 
 from __future__ import annotations
 

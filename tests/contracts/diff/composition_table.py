@@ -1,4 +1,4 @@
-"""Labelled changes of JSON Schemas that are put together: unions, references, conditions."""
+"""Labelled changes of composed JSON Schemas: unions, references and conditions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Instances of a schema, from `hypothesis-jsonschema`.
+"""Instances of a schema from `hypothesis-jsonschema`.
 
 That package makes objects with a part of Hypothesis which no longer has the method it calls. Until
 it learns the new way, it is given one that has both.

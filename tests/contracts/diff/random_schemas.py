@@ -1,4 +1,4 @@
-"""Schemas by chance, and what a maintainer may do to them from one release to the next.
+"""Random schemas, and changes of a maintainer from one release to the next.
 
 They speak of three names and a few small values, so that what one part says often matters to
 another; and `VALUES` is everything small, so that a difference between two schemas shows. Chance is

@@ -1,4 +1,4 @@
-"""Labelled changes of JSON Schemas: what the detector has to call them, where, and for whom.
+"""Labelled changes of JSON Schemas with their expected name, path and role.
 
 A row is a name, the side from which the schema is seen, what it was, what it is, and every change
 that has to be reported: `CLASS path`, with `!` in front where it breaks somebody.

@@ -1,4 +1,4 @@
-"""Versions: which one a change asks for, and which two get on with each other."""
+"""Tests of versions: the version that a change needs, and compatible versions."""
 
 from __future__ import annotations
 

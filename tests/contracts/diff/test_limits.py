@@ -1,4 +1,4 @@
-"""Schemas that are too large, too deep, or about themselves: compared as far as that goes."""
+"""Tests of the comparison of large, deep and circular schemas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every labelled change of a Protobuf file is called what it is, and breaks whom it breaks."""
+"""Tests of every labelled change of a Protobuf file: its name and whether it breaks."""
 
 from __future__ import annotations
 

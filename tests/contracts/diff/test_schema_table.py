@@ -1,4 +1,4 @@
-"""Every labelled change is called what it is, where it is, and breaks whom it breaks."""
+"""Tests of every labelled change of a JSON Schema: name, path and whether it breaks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is called compatible is: no instance that was valid becomes invalid, whoever looks at it."""
+"""Property tests: a compatible change keeps valid instances valid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tools as contracts: their arguments, results, effects and words."""
+"""Tests of tools as contracts: arguments, results, effects and descriptions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""May this version be released?"""
+"""Tests of the check of a release: version, migration guide and deprecation notice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that publishes contracts, one after the other, until it is done or killed.
+"""A process that publishes contracts until it ends or is killed.
 
     contract_publisher.py FOLDER MEANS NAME FROM COUNT [POINT]
 

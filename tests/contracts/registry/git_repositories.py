@@ -1,4 +1,4 @@
-"""Real Git repositories for tests: the program as a person uses it, with no config but ours."""
+"""Real Git repositories for tests, without the config of the user."""
 
 from __future__ import annotations
 

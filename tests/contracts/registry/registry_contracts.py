@@ -1,4 +1,4 @@
-"""Contracts for tests, and a registry to put them in."""
+"""Contracts for tests, and a registry for them."""
 
 from __future__ import annotations
 

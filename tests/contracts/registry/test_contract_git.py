@@ -1,5 +1,4 @@
-"""The repository of the contract registry, by git and by dulwich alike: one commit for each
-publication, whatever state others have left it in."""
+"""Tests of the repository of the contract registry, with git and with dulwich."""
 
 from __future__ import annotations
 

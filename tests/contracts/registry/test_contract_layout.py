@@ -1,5 +1,4 @@
-"""Where contracts lie in their repository: every name has a place of its own, and every file says
-what it is."""
+"""Tests of the places of contracts in their repository."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several processes that publish in one registry, and processes that are killed while they do."""
+"""Tests of concurrent and killed publishers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contract registry: what is published, found, validated and deprecated, and its index."""
+"""Tests of the contract registry: publish, find, validate and deprecate."""
 
 from __future__ import annotations
 

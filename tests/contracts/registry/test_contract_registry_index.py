@@ -1,5 +1,4 @@
-"""The index of the contract registry: made anew when it is gone, stale or broken, and never
-believed over the repository itself."""
+"""Tests of the index of the contract registry."""
 
 from __future__ import annotations
 

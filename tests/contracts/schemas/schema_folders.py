@@ -1,4 +1,4 @@
-"""Folders of schemas for the tests: small ones that a person could have written."""
+"""Small folders of schemas for tests."""
 
 from __future__ import annotations
 

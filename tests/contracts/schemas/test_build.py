@@ -1,4 +1,4 @@
-"""The pipeline over a folder: what it finds, what it makes, and what it refuses."""
+"""Tests of the schema build of a folder: sources, artefacts and errors."""
 
 from __future__ import annotations
 

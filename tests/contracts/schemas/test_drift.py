@@ -1,4 +1,4 @@
-"""What differs between two descriptions of one type, and what does not make a difference."""
+"""Tests of the differences between two descriptions of one type."""
 
 from __future__ import annotations
 

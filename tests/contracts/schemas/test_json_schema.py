@@ -1,4 +1,4 @@
-"""Messages as JSON Schema: what every Protobuf library writes of them is valid by it."""
+"""Tests that JSON of Protobuf libraries is valid by the generated JSON Schema."""
 
 from __future__ import annotations
 

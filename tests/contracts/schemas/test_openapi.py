@@ -1,4 +1,4 @@
-"""Services as an OpenAPI document, and what is found wrong with a document."""
+"""Tests of generated OpenAPI documents, and of the check of documents."""
 
 from __future__ import annotations
 

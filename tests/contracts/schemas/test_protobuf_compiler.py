@@ -1,4 +1,4 @@
-"""The Protobuf compiler: what it makes of files, and what it says of those that are none."""
+"""Tests of the Protobuf compiler: results and errors."""
 
 from __future__ import annotations
 

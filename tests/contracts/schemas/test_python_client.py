@@ -1,4 +1,4 @@
-"""The generated client, asking a real server on loopback."""
+"""Tests of the generated client with a real server on loopback."""
 
 from __future__ import annotations
 

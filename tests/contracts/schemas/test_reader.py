@@ -1,4 +1,4 @@
-"""Files that people write: read strictly, and written so that they are read as they were."""
+"""Tests of the readers of JSON and YAML files, and of the headers of generated files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Protobuf for what is described elsewhere: it compiles, and carries what it should."""
+"""Tests of Protobuf that is generated from JSON Schema and OpenAPI."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A participant's place without a connection: a test reads what it says, and tells it anything."""
+"""The membership of a participant without a connection."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""A small gateway made with the `websockets` library, which a test can make say anything.
-
-It welcomes, tells presence and passes on, and trusts everybody: what it lets through a participant
-has to judge by itself.
+"""A small gateway of the `websockets` library, which a test can script. It forwards every message
+unchecked.
 """
 
 from __future__ import annotations

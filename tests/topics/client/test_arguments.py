@@ -1,4 +1,4 @@
-"""Arguments that do not fit never reach the function that a participant offers."""
+"""Tests that invalid arguments never reach the function of a participant."""
 
 from __future__ import annotations
 

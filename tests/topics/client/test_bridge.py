@@ -1,4 +1,4 @@
-"""An unmodified server, written with the official SDK, that answers as a participant would."""
+"""Tests of the bridge to an unmodified server of the official SDK."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Coming in, being refused, being lost and coming back, over real sockets."""
+"""Tests of the connection of a participant: join, rejection, loss and reconnect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The programs in docs/topics-library.md do what it says; the pages name the draft they follow."""
+"""Tests of the programs in docs/topics-library.md and of the named draft."""
 
 from __future__ import annotations
 

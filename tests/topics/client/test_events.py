@@ -1,4 +1,4 @@
-"""Who is told of what in a topic, and who reads along."""
+"""Tests of listeners and event streams."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What settles a proposal, and what does not, told by hand."""
+"""Tests of the outcome of a proposal."""
 
 from __future__ import annotations
 

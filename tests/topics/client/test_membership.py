@@ -1,4 +1,4 @@
-"""What a participant believes, says and remembers, told by hand."""
+"""Tests of the membership of a participant: what it accepts, sends and remembers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the author of a participant is told while it is outside."""
+"""Tests of the log lines and errors about the connection of a participant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a participant believes when ids come again, and when the gateway speaks to others."""
+"""Tests of reused message ids and of gateway messages to others."""
 
 from __future__ import annotations
 

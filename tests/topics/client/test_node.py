@@ -1,4 +1,4 @@
-"""The library with a real node and a real program, each a process of its own."""
+"""Tests of the library with a real node and a real program, each in its own process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Proposals that are fulfilled by rule, and those that wait for a human."""
+"""Tests of rules that fulfil proposals."""
 
 from __future__ import annotations
 

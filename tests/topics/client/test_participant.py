@@ -1,4 +1,4 @@
-"""Participants together in a topic: they talk, ask, propose and fulfil, in both houses."""
+"""Tests of participants that chat, request, propose and fulfil, with both gateways."""
 
 from __future__ import annotations
 

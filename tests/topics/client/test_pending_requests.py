@@ -1,4 +1,4 @@
-"""What settles a request: the first answer, or those of everybody who was asked."""
+"""Tests of pending requests to one or to all participants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a proposer learns that its proposal comes to nothing, or that a human decides elsewhere."""
+"""Tests of the end of a proposal by its recipient or by an approval elsewhere."""
 
 from __future__ import annotations
 

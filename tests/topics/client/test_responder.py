@@ -1,4 +1,4 @@
-"""A participant as an MCP server: what it does when it is asked, and when it does nothing."""
+"""Tests of a participant as an MCP server."""
 
 from __future__ import annotations
 

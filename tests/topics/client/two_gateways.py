@@ -1,4 +1,4 @@
-"""The same test in two houses: a small gateway made with `websockets`, and the node's own."""
+"""Tests that run with the small gateway and with the gateway of the node."""
 
 from __future__ import annotations
 

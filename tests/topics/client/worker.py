@@ -1,4 +1,4 @@
-"""A participant as an author writes one, for tests that start it as a program."""
+"""A participant program for tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A topic with the node in it: a real room, a real pipeline with its gate, people in memory."""
+"""A topic with the node as participant: a real room, a real pipeline and scripted
+participants.
+"""
 
 from __future__ import annotations
 

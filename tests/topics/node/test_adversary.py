@@ -1,4 +1,4 @@
-"""A participant proposes, and then tries every way that a room has to let it through by itself."""
+"""Tests of a participant that tries to approve its own proposal."""
 
 from __future__ import annotations
 

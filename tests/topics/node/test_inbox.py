@@ -1,4 +1,4 @@
-"""What waits for the node in a room: whose turn it is, how much may wait, and who has to go."""
+"""Tests of the inbox of the node in a room: order, limits and disconnects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one participant does costs the others nothing: not their answers, not the node's memory."""
+"""Tests of the limits of one participant, which protect the others and the node."""
 
 from __future__ import annotations
 

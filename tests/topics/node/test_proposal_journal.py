@@ -1,4 +1,4 @@
-"""What the journal gets of proposals, and what nobody can fill it with."""
+"""Tests of the journal entries about proposals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the node remembers of the proposals in a room: made once, whoever asks, and however late."""
+"""Tests of the remembered outcomes of proposals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Proposals addressed to the node: they wait for a human, and the room sees what comes of them."""
+"""Tests of proposals to the node: approvals and their outcome in the room."""
 
 from __future__ import annotations
 

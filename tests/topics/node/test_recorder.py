@@ -1,4 +1,4 @@
-"""The recorder: what it writes of a topic, and what not."""
+"""Tests of the recorder of a topic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nothing is made twice in a room: not by an id that comes again, not by two who fulfil."""
+"""Tests that no call is executed twice: reused ids and repeated fulfilments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What participants ask of the node in a topic, and how it answers."""
+"""Tests of requests of participants to the node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose message it was: an id that changes hands within a turn takes no rights with it."""
+"""Tests of messages whose participant id changes its caller within a turn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When it was said: everything that the node says in a room tells that."""
+"""Tests of the timestamps of node messages."""
 
 from __future__ import annotations
 

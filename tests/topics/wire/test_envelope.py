@@ -1,4 +1,4 @@
-"""Envelopes of MCPx: what is read of them, what is refused, and what every reader reads alike."""
+"""Tests of MCPx envelopes."""
 
 from __future__ import annotations
 

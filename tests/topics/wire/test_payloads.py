@@ -1,4 +1,4 @@
-"""What stands in an envelope: the draft's samples, and every way to lie about it."""
+"""Tests of payloads and of kinds that do not match them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of proposals: the table, who may fulfil what, and a memory that nobody can fill."""
+"""Tests of the states of proposals, of fulfilments and of limits."""
 
 from __future__ import annotations
 

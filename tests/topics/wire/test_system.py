@@ -1,4 +1,4 @@
-"""What a gateway says: the very shapes of the draft."""
+"""Tests of the gateway messages of the draft."""
 
 from __future__ import annotations
 

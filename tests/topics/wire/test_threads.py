@@ -1,4 +1,4 @@
-"""Which messages belong together, and which response answers what."""
+"""Tests of message threads and of responses to requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node remembers of its tree: identities, claims, leases, alone and shared."""
+"""Tests of the tree store: identities, claims and leases."""
 
 from __future__ import annotations
 

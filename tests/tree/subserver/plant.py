@@ -1,4 +1,4 @@
-"""A subserver as an author writes one, for tests that start it as a program."""
+"""A subserver program for tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a subserver stands with its node: sent away, lost, back, and told to stop."""
+"""Tests of the connection of a subserver: removal, loss, return and stop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A function as a tool: its schema, its arguments, its results, its errors."""
+"""Tests of functions as tools: schema, arguments, results and errors."""
 
 from __future__ import annotations
 

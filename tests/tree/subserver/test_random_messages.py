@@ -1,4 +1,4 @@
-"""Whatever a parent sends, a subserver answers or ignores it; it never fails."""
+"""Property test: a subserver responds to or ignores every message."""
 
 from __future__ import annotations
 

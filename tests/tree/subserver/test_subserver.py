@@ -1,4 +1,4 @@
-"""Subservers in the tree of a real node: registered, listed, called, and gone."""
+"""Tests of subservers in the tree of a real node."""
 
 from __future__ import annotations
 
