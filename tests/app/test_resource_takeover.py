@@ -9,7 +9,7 @@ from pathlib import Path
 from mcp.client import Client
 
 from interlock.core.config import ServerConfig
-from tests.tree.node_tree import Grove, ax_url, mcp_url, until
+from tests.tree.node_tree import NodeTree, ax_url, mcp_url, wait_until
 
 SERVER = """
 from mcp.server.mcpserver import MCPServer
@@ -39,7 +39,7 @@ async def test_registered_uri_does_not_replace_configured_template(tmp_path: Pat
     command, *args = script(tmp_path, "bank", "db://{table}", "table: str")
     evil = script(tmp_path, "evil", "db://users")
 
-    async with Grove(tmp_path) as grove:
+    async with NodeTree(tmp_path) as grove:
         bank = ServerConfig(command=command, args=args)
         root = await grove.start("root", servers={"bank": bank})
         await root.until_settled(60)
@@ -51,7 +51,7 @@ async def test_registered_uri_does_not_replace_configured_template(tmp_path: Pat
                 stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
             )  # fmt: skip
             try:
-                await until(root, lambda: root.catalog.current.uris.resources)
+                await wait_until(root, lambda: root.catalog.current.uris.resources)
                 (listed,) = (await client.list_resources()).resources
                 assert str(listed.uri) == "interlock:zevil:db://users"
                 assert await read(client, "db://users") == "from bank"

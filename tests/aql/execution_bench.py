@@ -23,13 +23,13 @@ from tests.support.calls import LOCAL, SESSION
 from tests.support.offerings import definition, offer
 from tests.support.pipeline import PipelineHarness, ScriptedRequest, ScriptedUpstream
 
-FACE = OperationView("single", "crude", (EndpointFamily("all", "mcp_aql", frozenset(Category)),))
+VIEW = OperationView("single", "crude", (EndpointFamily("all", "mcp_aql", frozenset(Category)),))
 CLERK = Caller("clerk", kind="token")
 GUARD = Caller("guard", kind="token")
 _SIGNATURE = Signature((), {}, {}, frozenset(), frozenset(), True, frozenset())
 
 
-class Wrapping:
+class EnvelopeWriter:
     """The least that AQL does at the end of a call: the envelope."""
 
     def resolve_operation(self, call: Call) -> bool:
@@ -57,7 +57,7 @@ class Wrapping:
         return Outcome(envelope.write_tool_result(written), call.client.era), None
 
 
-class BookOfTools:
+class ToolOperations:
     """Every tool of a catalog as an operation with the same name."""
 
     def __init__(self, tools: Sequence[Tool]) -> None:
@@ -90,7 +90,7 @@ class BookOfTools:
         return sorted(self._all)[:limit]
 
 
-class Session:
+class ClientSession:
     """A client that stays connected until it ends."""
 
     def __init__(self) -> None:
@@ -118,10 +118,10 @@ class Bench:
                 "s", [definition("build"), definition("look", annotations={"readOnlyHint": True})]
             )
         )
-        self.rig.pipeline.install_operations(Wrapping())  # type: ignore[arg-type]
+        self.rig.pipeline.install_operations(EnvelopeWriter())  # type: ignore[arg-type]
         self.now = 1_700_000_000.0
         self.store = ExecutionStore(path, deliver=asyncio.get_running_loop().call_soon_threadsafe)
-        self.operation_catalog = BookOfTools(self.rig.catalog.current.tools)
+        self.operation_catalog = ToolOperations(self.rig.catalog.current.tools)
         self.executions = Executions(
             self.rig.pipeline,
             self.store,
@@ -144,10 +144,10 @@ class Bench:
     ) -> AqlRequest:
         """A request of somebody, as one of the node's own operations gets it."""
         client: Client = fields.pop("client", SESSION)
-        parent = Call("tools/call", "test", LOCAL, client, "aql.x", view=FACE, **fields)
+        parent = Call("tools/call", "test", LOCAL, client, "aql.x", view=VIEW, **fields)
         parent.caller = caller
         return AqlRequest(
-            self.operation_catalog.all()[0], FACE, None, params=params or {}, call=parent
+            self.operation_catalog.all()[0], VIEW, None, params=params or {}, call=parent
         )
 
     def child(self, asked: AqlRequest, operation: str = "s_build", arguments: Any = None) -> Call:
@@ -160,7 +160,7 @@ class Bench:
             "tools/call", parent.server, parent.credentials, parent.client, found.canonical,
             parent.session_owner, arguments=json.dumps(arguments or {}).encode(), meta=parent.meta,
             session=parent.session, view=parent.view,
-            operation_request=AqlRequest(found, FACE, None),
+            operation_request=AqlRequest(found, VIEW, None),
         )  # fmt: skip
 
     async def start(

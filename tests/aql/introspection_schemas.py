@@ -131,5 +131,5 @@ GITHUB = offer(
 SLACK = offer("slack", [tool("send_message", {"channel": NEEDED, "text": NEEDED})])
 
 
-def valid(schema: dict[str, Any], value: Any) -> None:
+def assert_valid(schema: dict[str, Any], value: Any) -> None:
     jsonschema_rs.validator_for(schema).validate(value)

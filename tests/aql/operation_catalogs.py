@@ -39,7 +39,7 @@ def config(**settings: Any) -> AqlConfig:
     return msgspec.convert(settings, AqlConfig)
 
 
-def face(query: str, **settings: Any) -> OperationView:
+def find_view(query: str, **settings: Any) -> OperationView:
     found = Views(Config(sections=[config(**settings)])).named(query.encode())
     assert found is not None
     return found
@@ -71,7 +71,9 @@ STRING = {"type": "string"}
 NEEDED = {"type": "string", "required": True}
 
 
-def native(name: str, category: Category = Category.READ, **settings: Any) -> BuiltinOperation:
+def builtin_operation(
+    name: str, category: Category = Category.READ, **settings: Any
+) -> BuiltinOperation:
     return BuiltinOperation(
         **{
             "name": name,
@@ -84,7 +86,7 @@ def native(name: str, category: Category = Category.READ, **settings: Any) -> Bu
     )
 
 
-def posted(*natives: BuiltinOperation) -> Offering:
+def builtin_offering(*natives: BuiltinOperation) -> Offering:
     """The node's own operations, as they are posted to the catalog."""
     server = ServerConfig(
         command="interlock",
@@ -108,7 +110,7 @@ def posted(*natives: BuiltinOperation) -> Offering:
 
 
 def snapshot(*offerings: Offering, natives: tuple[BuiltinOperation, ...] = ()) -> Snapshot:
-    return merged(*offerings, *([posted(*natives)] if natives else []))
+    return merged(*offerings, *([builtin_offering(*natives)] if natives else []))
 
 
 def operation_catalog(
@@ -119,13 +121,13 @@ def operation_catalog(
     )
 
 
-def only(*tools: str | bytes, key: str = "s", **settings: Any) -> Operation:
+def single_operation(*tools: str | bytes, key: str = "s", **settings: Any) -> Operation:
     """The operation of an offering with one tool."""
     (one,) = operation_catalog(offer(key, tools, **settings)).all()
     return one
 
 
-class Asking:
+class Introspection:
     """A node's introspection over some offerings, as a client in a face asks it."""
 
     def __init__(

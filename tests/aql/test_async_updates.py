@@ -20,51 +20,58 @@ from interlock.aql.request import AqlRequest
 from interlock.core.call import Call
 from interlock.core.config.trust import RuleConfig
 from interlock.protocol.aql_terms import Category
-from tests.aql.view_pipeline import FIVE, Staged, gated, read, staged, text_result
-from tests.aql.test_batch import going
-from tests.aql.test_dry_runs import hub_with_a_reader, merging
+from tests.aql.test_batch import run_test
+from tests.aql.test_dry_runs import hub_with_reader, merging_node
+from tests.aql.view_pipeline import (
+    FIVE,
+    ViewPipeline,
+    gated_pipeline,
+    read_result,
+    text_result,
+    view_pipeline,
+)
 from tests.support.calls import tool_call
 
 STATE = {"issue_id": "1", "title": "old", "bodyText": "kept", "settings": {"b": True}}
 WHOLE = {"issue_id": "1", "title": "new", "bodyText": "kept", "settings": {"b": True}}
 
 
-def update(**beside: Any) -> Call:
+def update_call(**beside: Any) -> Call:
     params = {"issue_id": "1", "input": {"title": "new"}}
     arguments = {"operation": "hub_update_issue", "params": params, **beside}
     return tool_call("mcp_aql_update", arguments, view=FIVE)
 
 
-def store(path: Path | None = None) -> ExecutionStore:
+def execution_store(path: Path | None = None) -> ExecutionStore:
     return ExecutionStore(path, deliver=asyncio.get_running_loop().call_soon_threadsafe)
 
 
-def the_only(executions: Executions) -> Execution:
+def only_execution(executions: Executions) -> Execution:
     [live] = executions._executions.values()
     return live.record
 
 
-async def answer_both(node: Staged, number: int = 1, **second: Any) -> None:
+async def answer_read_and_write(node: ViewPipeline, number: int = 1, **second: Any) -> None:
     (await node.reached(number)).answer(**text_result(json.dumps(STATE)))
     (await node.reached(number + 1)).answer(**(second or text_result("done")))
 
 
-async def until_ended(executions: Executions) -> Execution:
+async def wait_until_finished(executions: Executions) -> Execution:
     for _ in range(200):
-        if the_only(executions).finished is not None:
+        if only_execution(executions).finished is not None:
             break
         await asyncio.sleep(0)
-    return the_only(executions)
+    return only_execution(executions)
 
 
 async def test_async_update_reads_first() -> None:
-    node = merging()
-    kept = store()
+    node = merging_node()
+    kept = execution_store()
     executions = node.keeping(kept)
-    told = node.read(read(await node.pipeline.run(call := update(_async=True))))
+    told = node.read(read_result(await node.pipeline.run(call := update_call(_async=True))))
     assert told["data"]["operation"] == "hub_update_issue"
-    await answer_both(node, **text_result("no", isError=True))
-    failed = await until_ended(executions)
+    await answer_read_and_write(node, **text_result("no", isError=True))
+    failed = await wait_until_finished(executions)
     assert (failed.status.value, failed.tool) == ("failed", "hub.update_issue")
     both = [("get_issue_by_id", {"issue_id": "1"}), ("update_issue", WHOLE)]
     assert node.sent == both
@@ -72,8 +79,8 @@ async def test_async_update_reads_first() -> None:
     operation = node.stage.find("hub_update_issue", FIVE)
     assert operation is not None
     await executions.retry(AqlRequest(operation, FIVE, None, call=call), failed.id)
-    await answer_both(node, 3)
-    again = await until_ended(executions)
+    await answer_read_and_write(node, 3)
+    again = await wait_until_finished(executions)
     assert (again.status.value, again.attempt) == ("completed", 2)
     assert node.sent == both + both
     kept.close()
@@ -81,20 +88,20 @@ async def test_async_update_reads_first() -> None:
 
 async def test_token_covers_merged_update(tmp_path: Path) -> None:
     setting = OperationConfig(read_modify_write="hub_get_issue_by_id")
-    node = gated(
+    node = gated_pipeline(
         tmp_path,
         AqlConfig(operations={"hub.update_issue": setting}),
-        offerings=[hub_with_a_reader()],
+        offerings=[hub_with_reader()],
         default="allow",
         rules=[RuleConfig(name="ask", then="confirm", tools=["hub.update_*"])],
     )
     assert node.gated is not None
 
     async def ask(state: dict[str, Any], **beside: Any) -> Any:
-        task = asyncio.ensure_future(node.pipeline.run(update(**beside)))
+        task = asyncio.ensure_future(node.pipeline.run(update_call(**beside)))
         reading = await node.reached(len(node.sent) + 1)
         reading.answer(**text_result(json.dumps(state)))
-        return node.read(read(await task))
+        return node.read(read_result(await task))
 
     held = (await ask(STATE))["error"]["details"]
     token = held["confirmation_token"]
@@ -117,21 +124,21 @@ async def test_token_covers_merged_update(tmp_path: Path) -> None:
 
 def test_secrets_are_not_stored(tmp_path: Path) -> None:
     async def run() -> None:
-        node = staged()
-        kept = store(tmp_path / "executions.db")
+        node = view_pipeline()
+        kept = execution_store(tmp_path / "executions.db")
         executions = node.keeping(kept)
         params = {"owner": "o", "issue_title": "t", "api_key": "very secret"}
         arguments = {"operation": "hub_create_issue", "params": params, "_async": True}
         call = tool_call("mcp_aql_create", arguments, view=FIVE)
-        node.read(read(await node.pipeline.run(call)))
+        node.read(read_result(await node.pipeline.run(call)))
         exchange = await node.reached(1)
         exchange.answer_error(-32000, "no")
-        failed = await until_ended(executions)
+        failed = await wait_until_finished(executions)
         assert (failed.status.value, failed.arguments) == ("failed", b"")
         kept.close()
         assert node.sent[0][1]["apiKey"] == "very secret"
 
-    going(run)
+    run_test(run)
     secret = b"very secret"
     for file in tmp_path.iterdir():
         written = file.read_bytes()
@@ -153,12 +160,12 @@ async def test_rejects_async_call_with_secret_parameters(told: dict[str, bool]) 
         answer=lambda _: {},
         **told,  # type: ignore[arg-type]
     )
-    node = staged(natives=[native])
-    kept = store()
+    node = view_pipeline(natives=[native])
+    kept = execution_store()
     executions = node.keeping(kept)
     arguments = {"operation": "enter", "params": {"code": "A-B-C"}, "_async": True}
     call = tool_call("mcp_aql_create", arguments, view=FIVE)
-    answer = node.read(read(await node.pipeline.run(call)))
+    answer = node.read(read_result(await node.pipeline.run(call)))
     assert answer["success"] is not (secret or bool(told))
     if not answer["success"]:
         assert answer["error"]["code"] == "VALIDATION_INVALID_VALUE"

@@ -19,7 +19,15 @@ from interlock.core.call import Call
 from interlock.core.config.trust import RuleConfig
 from interlock.errors import InterlockError
 from interlock.protocol.aql_terms import Category, OperationView
-from tests.aql.view_pipeline import FIVE, SINGLE, Staged, gated, read, staged, text_result
+from tests.aql.view_pipeline import (
+    FIVE,
+    SINGLE,
+    ViewPipeline,
+    gated_pipeline,
+    read_result,
+    text_result,
+    view_pipeline,
+)
 from tests.support.calls import tool_call
 from tests.support.clock import run_ready_tasks
 from tests.support.timeouts import HANG_TIMEOUT
@@ -31,15 +39,19 @@ CREATE = {"operation": "hub_create_issue", "params": {"owner": "o", "issue_title
 DELETE = {"operation": "hub_delete_repo", "params": {"owner": "o", "repo": "r"}}
 
 
-def started(
-    node: Staged, items: Any, endpoint: str = "mcp_aql", view: OperationView = SINGLE, **also: Any
+def start_batch(
+    node: ViewPipeline,
+    items: Any,
+    endpoint: str = "mcp_aql",
+    view: OperationView = SINGLE,
+    **also: Any,
 ) -> tuple[Call, asyncio.Task[Any]]:
     fields = {key: also.pop(key) for key in ("meta", "on_notification") if key in also}
     call = tool_call(endpoint, {"operations": items, **also}, view=view, **fields)
     return call, asyncio.ensure_future(node.pipeline.run(call))
 
 
-def going(test: Callable[[], Awaitable[None]]) -> None:
+def run_test(test: Callable[[], Awaitable[None]]) -> None:
     async def within() -> None:
         async with asyncio.timeout(HANG_TIMEOUT):
             await test()
@@ -47,21 +59,21 @@ def going(test: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(within())
 
 
-async def told(node: Staged, task: asyncio.Task[Any]) -> dict[str, Any]:
-    return node.read(read(await task))
+async def read_response(node: ViewPipeline, task: asyncio.Task[Any]) -> dict[str, Any]:
+    return node.read(read_result(await task))
 
 
 @pytest.mark.spec("AQ-OPS-7.1-1")
 @pytest.mark.spec("AQ-OPS-7.3-1")
 async def test_runs_items_in_order_and_continues_after_failure() -> None:
-    node = staged()
-    _, task = started(node, [CREATE, {"operation": "nothing"}, RUN])
+    node = view_pipeline()
+    _, task = start_batch(node, [CREATE, {"operation": "nothing"}, RUN])
     first = await node.reached(1)
     await run_ready_tasks(20)
     assert len(node.sent) == 1, "the next one waits for the first"
     first.answer(**text_result('{"id":1}'))
     (await node.reached(2)).answer(**text_result("done"))
-    answer = await told(node, task)
+    answer = await read_response(node, task)
     assert answer["success"] is True
     assert answer["data"] is None
     assert answer["summary"] == {"total": 3, "succeeded": 2, "failed": 1}
@@ -79,8 +91,8 @@ async def test_runs_items_in_order_and_continues_after_failure() -> None:
 @pytest.mark.spec("AQ-OPS-7-1")
 @pytest.mark.spec("AQ-9.3-1")
 async def test_runs_read_items_concurrently_and_keeps_order() -> None:
-    node = staged()
-    _, task = started(node, [GET, LIST] * 6)
+    node = view_pipeline()
+    _, task = start_batch(node, [GET, LIST] * 6)
     await node.reached(8)
     await run_ready_tasks(20)
     upstream = node.hub
@@ -91,16 +103,16 @@ async def test_runs_read_items_concurrently_and_keeps_order() -> None:
         upstream.started[number].answer(**text_result(f"[{number}]"))
     for number in (9, 10, 11):
         (await node.reached(number + 1)).answer(**text_result(f"[{number}]"))
-    answer = await told(node, task)
+    answer = await read_response(node, task)
     assert [one["result"]["data"] for one in answer["results"]] == [[n] for n in range(12)]
 
 
 @pytest.mark.spec("AQ-OPS-7.4-1")
 async def test_item_of_other_endpoint_fails_alone() -> None:
-    node = staged()
-    _, task = started(node, [CREATE, DELETE], "mcp_aql_create", FIVE)
+    node = view_pipeline()
+    _, task = start_batch(node, [CREATE, DELETE], "mcp_aql_create", FIVE)
     (await node.reached(1)).answer(**text_result("{}"))
-    answer = await told(node, task)
+    answer = await read_response(node, task)
     error = answer["results"][1]["result"]["error"]
     assert error["code"] == "VALIDATION_ENDPOINT_MISMATCH"
     assert error["details"]["actual_endpoint"] == "mcp_aql_create"
@@ -122,7 +134,7 @@ async def test_item_of_other_endpoint_fails_alone() -> None:
     ],
 )
 def test_rejects_invalid_batches(arguments: Any) -> None:
-    node = staged()
+    node = view_pipeline()
     envelope = node.ask("mcp_aql", arguments, view=SINGLE)
     assert envelope["error"]["code"] == "BATCH_VALIDATION_ERROR"
     assert node.sent == []
@@ -131,10 +143,10 @@ def test_rejects_invalid_batches(arguments: Any) -> None:
 
 @pytest.mark.spec("AQ-OPS-7-1")
 async def test_accepts_batch_as_operation_name() -> None:
-    node = staged()
-    _, task = started(node, [LIST], operation="batch")
+    node = view_pipeline()
+    _, task = start_batch(node, [LIST], operation="batch")
     (await node.reached(1)).answer(**text_result("[]"))
-    answer = await told(node, task)
+    answer = await read_response(node, task)
     assert answer["success"] is True
     assert answer["results"][0]["result"]["data"] == []
 
@@ -144,7 +156,7 @@ async def test_accepts_batch_as_operation_name() -> None:
     [("_dryRun", "_dry_run"), ("_confirmation", None), ("_fields", None), ("_xyz", None)],
 )
 def test_rejects_options_of_single_requests(name: str, near: str | None) -> None:
-    node = staged()
+    node = view_pipeline()
     error = node.ask("mcp_aql", {"operations": [RUN], name: True}, view=SINGLE)["error"]
     assert error["code"] == "VALIDATION_UNKNOWN_PARAM"
     assert error["details"]["unknown_params"] == [name]
@@ -154,14 +166,14 @@ def test_rejects_options_of_single_requests(name: str, near: str | None) -> None
 
 
 def test_rejects_request_without_operation_or_operations() -> None:
-    envelope = staged().ask("mcp_aql", {}, view=SINGLE)
+    envelope = view_pipeline().ask("mcp_aql", {}, view=SINGLE)
     assert envelope["error"]["code"] == "VALIDATION_MISSING_PARAM"
 
 
 @pytest.mark.spec("AQ-4.7.5-1")
 def test_rejects_batch_of_ten_megabytes() -> None:
     huge = {"operations": [{"operation": "x", "params": {"a": "b" * 10_000_000}}]}
-    error = staged().ask("mcp_aql", huge, view=SINGLE)["error"]
+    error = view_pipeline().ask("mcp_aql", huge, view=SINGLE)["error"]
     assert error["code"] == "VALIDATION_PAYLOAD_TOO_LARGE"
 
 
@@ -174,18 +186,18 @@ def test_rejects_batch_of_ten_megabytes() -> None:
     ],
 )  # fmt: skip
 async def test_malformed_item_fails_alone(item: Any) -> None:
-    node = staged()
-    _, task = started(node, [item, LIST])
+    node = view_pipeline()
+    _, task = start_batch(node, [item, LIST])
     (await node.reached(1)).answer(**text_result("{}"))
-    answer = await told(node, task)
+    answer = await read_response(node, task)
     assert answer["summary"] == {"total": 2, "succeeded": 1, "failed": 1}
     assert answer["results"][0]["result"]["success"] is False
 
 
 async def test_reports_progress_per_item() -> None:
-    node = staged()
+    node = view_pipeline()
     heard: list[Any] = []
-    _, task = started(
+    _, task = start_batch(
         node,
         [RUN, RUN],
         meta={"progressToken": "p"},
@@ -195,13 +207,13 @@ async def test_reports_progress_per_item() -> None:
         exchange = await node.reached(number)
         assert exchange.call.meta is None
         exchange.answer(**text_result("{}"))
-    await told(node, task)
+    await read_response(node, task)
     assert heard == [{"progressToken": "p", "progress": number, "total": 2} for number in (1, 2)]
 
 
 async def test_cancelled_batch_cancels_its_calls() -> None:
-    node = staged()
-    call, task = started(node, [RUN, RUN])
+    node = view_pipeline()
+    call, task = start_batch(node, [RUN, RUN])
     exchange = await node.reached(1)
     node.pipeline.cancel(call)
     with pytest.raises(InterlockError):
@@ -214,13 +226,13 @@ async def test_cancelled_batch_cancels_its_calls() -> None:
 
 @pytest.mark.parametrize("item", [RUN, LIST])
 async def test_timeout_returns_completed_items(item: Any) -> None:
-    node = staged(None, timeout=10.0)
-    _, task = started(node, [item, RUN, RUN] if item is RUN else [item] * 9)
+    node = view_pipeline(None, timeout=10.0)
+    _, task = start_batch(node, [item, RUN, RUN] if item is RUN else [item] * 9)
     (await node.reached(1)).answer(**text_result("{}"))
     await node.reached(2)
     # Every item has its own time, and all together the time of one call.
     node.rig.clock.advance(11)
-    answer = await told(node, task)
+    answer = await read_response(node, task)
     assert answer["success"] is True
     assert answer["results"][0]["result"]["success"] is True
     assert answer["summary"]["failed"] == answer["summary"]["total"] - 1
@@ -229,21 +241,21 @@ async def test_timeout_returns_completed_items(item: Any) -> None:
 
 
 async def test_child_calls_declare_no_client_capabilities() -> None:
-    node = staged()
-    _, task = started(node, [LIST])
+    node = view_pipeline()
+    _, task = start_batch(node, [LIST])
     exchange = await node.reached(1)
     assert exchange.call.client.capabilities == b"{}"
     exchange.answer(**text_result("{}"))
-    await told(node, task)
+    await read_response(node, task)
 
 
 async def test_replaces_results_beyond_response_limit() -> None:
     limits = AqlLimits(response_bytes=1024 * 1024)
-    node = staged(AqlConfig(limits=limits))
-    _, task = started(node, [RUN] * 3)
+    node = view_pipeline(AqlConfig(limits=limits))
+    _, task = start_batch(node, [RUN] * 3)
     for number in (1, 2, 3):
         (await node.reached(number)).answer(**text_result("x" * 400_000))
-    answer = await told(node, task)
+    answer = await read_response(node, task)
     codes = [one["result"].get("error", {}).get("code") for one in answer["results"]]
     assert codes == [None, None, "VALIDATION_PAYLOAD_TOO_LARGE"]
     assert "was executed" in answer["results"][2]["result"]["error"]["message"]
@@ -258,11 +270,11 @@ ASKS = [RuleConfig(name="ask", then="confirm", tools=["hub.delete_repo", "hub.ge
 @pytest.mark.spec("AQ-OPS-7.5.5-1")
 @pytest.mark.spec("AQ-OPS-7.5.3-1")
 async def test_halts_for_approval_and_returns_pending_operations(tmp_path: Path) -> None:
-    node = gated(tmp_path, default="allow", rules=ASKS)
+    node = gated_pipeline(tmp_path, default="allow", rules=ASKS)
     assert node.gated is not None
-    _, task = started(node, [CREATE, DELETE, RUN])
+    _, task = start_batch(node, [CREATE, DELETE, RUN])
     (await node.reached(1)).answer(**text_result("{}"))
-    answer = await told(node, task)
+    answer = await read_response(node, task)
     assert answer["success"] is True
     assert answer["summary"] == {
         "total": 3, "succeeded": 1, "failed": 0, "halted": 1, "pending": 1,
@@ -284,9 +296,9 @@ async def test_halts_for_approval_and_returns_pending_operations(tmp_path: Path)
     await confirming
     params = {**DELETE["params"], "confirmation_token": token}  # type: ignore[dict-item]
     again = {"operation": "hub_delete_repo", "params": params}
-    _, task = started(node, [again, *answer["pending_operations"]])
+    _, task = start_batch(node, [again, *answer["pending_operations"]])
     (await node.reached(3)).answer(**text_result("{}"))
-    answer = await told(node, task)
+    answer = await read_response(node, task)
     assert answer["summary"] == {"total": 2, "succeeded": 2, "failed": 0}
     assert answer["results"][0]["result"]["data"] == {"gone": True}
     assert [name for name, _ in node.sent] == ["createIssue", "delete_repo", "run_report"]
@@ -297,10 +309,10 @@ async def test_halts_for_approval_and_returns_pending_operations(tmp_path: Path)
 @pytest.mark.parametrize("items", [[DELETE, RUN], [GET, LIST]])
 async def test_skip_setting_continues_without_approval(tmp_path: Path, items: Any) -> None:
     config = AqlConfig(batch_confirmation="skip")
-    node = gated(tmp_path, config, default="allow", rules=ASKS)
-    _, task = started(node, items)
+    node = gated_pipeline(tmp_path, config, default="allow", rules=ASKS)
+    _, task = start_batch(node, items)
     (await node.reached(1)).answer(**text_result("{}"))
-    answer = await told(node, task)
+    answer = await read_response(node, task)
     assert answer["summary"] == {
         "total": 2, "succeeded": 1, "failed": 0, "pending_confirmation": 1,
     }  # fmt: skip
@@ -316,8 +328,8 @@ _item = st.sampled_from([GET, LIST, RUN, CREATE, {"operation": "x"}, {}, 7, None
 @settings(max_examples=60, deadline=None)
 @given(st.lists(_item, min_size=1, max_size=8), st.lists(st.booleans(), min_size=8, max_size=8))
 async def test_every_item_has_result_at_its_index(items: list[Any], well: list[bool]) -> None:
-    node = staged()
-    _, task = started(node, items)
+    node = view_pipeline()
+    _, task = start_batch(node, items)
     upstream = node.hub
     answered = 0
     for _ in range(500):
@@ -331,7 +343,7 @@ async def test_every_item_has_result_at_its_index(items: list[Any], well: list[b
                 exchange.answer(**text_result("not found", isError=True))
             answered += 1
         await asyncio.sleep(0)
-    answer = await told(node, task)
+    answer = await read_response(node, task)
     assert [one["index"] for one in answer["results"]] == list(range(len(items)))
     summary = answer["summary"]
     assert summary["succeeded"] + summary["failed"] == summary["total"] == len(items)
@@ -363,11 +375,11 @@ async def test_yields_between_builtin_items() -> None:
         free=True,
         answer=answer,
     )
-    node = staged(natives=[native])
+    node = view_pipeline(natives=[native])
     other = asyncio.ensure_future(somebody_else())
     items = [{"operation": "ponder"} for _ in range(20)]
     call = tool_call("mcp_aql_read", {"operations": items}, view=FIVE)
-    told = json.loads(read(await node.pipeline.run(call))["content"][0]["text"])
+    told = json.loads(read_result(await node.pipeline.run(call))["content"][0]["text"])
     ended.set()
     await other
     assert told["summary"]["succeeded"] == len(seen) == 20
@@ -375,7 +387,7 @@ async def test_yields_between_builtin_items() -> None:
 
 
 async def test_suggests_similar_name_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    node = staged()
+    node = view_pipeline()
     looked: list[str] = []
     near = OperationSnapshot.find_similar
 
@@ -386,7 +398,7 @@ async def test_suggests_similar_name_once(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(OperationSnapshot, "find_similar", counted)
     items = [{"operation": f"hub_get_isue{number}"} for number in range(50)]
     call = tool_call("mcp_aql_read", {"operations": items}, view=FIVE)
-    told = json.loads(read(await node.pipeline.run(call))["content"][0]["text"])
+    told = json.loads(read_result(await node.pipeline.run(call))["content"][0]["text"])
     codes = [one["result"]["error"]["code"] for one in told["results"]]
     assert codes == ["NOT_FOUND_OPERATION"] * 50
     assert looked == ["hub_get_isue0"]
@@ -395,12 +407,10 @@ async def test_suggests_similar_name_once(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.spec("AQ-OPS-7.3-1")
 @pytest.mark.parametrize(("policy", "is_error"), [("mcp", True), ("aql", False)])
-async def test_batch_without_success_is_marked(
-    policy: Any, is_error: bool
-) -> None:
-    node = staged(AqlConfig(is_error=policy))
-    _, task = started(node, [{"operation": "nothing"}, {"operation": "nothing_else"}])
-    result = read(await task)
+async def test_batch_without_success_is_marked(policy: Any, is_error: bool) -> None:
+    node = view_pipeline(AqlConfig(is_error=policy))
+    _, task = start_batch(node, [{"operation": "nothing"}, {"operation": "nothing_else"}])
+    result = read_result(await task)
     assert result.get("isError", False) is is_error
     answer = node.read(result)
     assert answer["success"] is True, "the batch itself was processed"
@@ -414,10 +424,10 @@ async def test_batch_without_success_is_marked(
 async def test_batch_pending_at_first_item_says_that_nothing_ran(
     tmp_path: Path,
 ) -> None:
-    node = gated(tmp_path, default="allow", rules=ASKS)
+    node = gated_pipeline(tmp_path, default="allow", rules=ASKS)
     assert node.gated is not None
-    _, task = started(node, [DELETE, RUN])
-    result = read(await task)
+    _, task = start_batch(node, [DELETE, RUN])
+    result = read_result(await task)
     assert result["isError"] is True
     answer = node.read(result)
     assert answer["success"] is True, "it halted, and a halt is no failure"
@@ -429,9 +439,9 @@ async def test_batch_pending_at_first_item_says_that_nothing_ran(
 
 
 async def test_batch_with_one_success_is_no_error() -> None:
-    node = staged()
-    _, task = started(node, [{"operation": "nothing"}, RUN])
+    node = view_pipeline()
+    _, task = start_batch(node, [{"operation": "nothing"}, RUN])
     (await node.reached(1)).answer(**text_result("{}"))
-    result = read(await task)
+    result = read_result(await task)
     assert "isError" not in result
     assert "warnings" not in node.read(result)

@@ -17,7 +17,7 @@ from interlock.core.config.trust import RuleConfig
 from interlock.errors import InterlockError
 from interlock.protocol.aql_terms import Category
 from interlock.protocol.mcp import Era
-from tests.aql.view_pipeline import FIVE, Staged, gated, read, staged
+from tests.aql.view_pipeline import FIVE, ViewPipeline, gated_pipeline, read_result, view_pipeline
 from tests.support.calls import tool_call
 from tests.support.clock import run_ready_tasks
 
@@ -27,7 +27,7 @@ PARAMETERS = (
 )
 
 
-def native(answer: Any, **settings: Any) -> BuiltinOperation:
+def greet_operation(answer: Any, **settings: Any) -> BuiltinOperation:
     settings.setdefault("free", True)
     settings.setdefault("effect", "read_only")
     return BuiltinOperation(
@@ -40,11 +40,11 @@ def native(answer: Any, **settings: Any) -> BuiltinOperation:
     )
 
 
-def greeting(answer: Any, **settings: Any) -> Staged:
-    return staged(natives=[native(answer, **settings)])
+def greet_node(answer: Any, **settings: Any) -> ViewPipeline:
+    return view_pipeline(natives=[greet_operation(answer, **settings)])
 
 
-def ask(node: Staged, **params: Any) -> dict[str, Any]:
+def call_greet(node: ViewPipeline, **params: Any) -> dict[str, Any]:
     return node.ask("mcp_aql_read", {"operation": "greet", "params": params})
 
 
@@ -55,8 +55,8 @@ def test_handler_gets_parameters_with_defaults() -> None:
         asked.append(one)
         return {"said": "hello"}
 
-    node = greeting(answer)
-    assert ask(node, name="you") == {"success": True, "data": {"said": "hello"}}
+    node = greet_node(answer)
+    assert call_greet(node, name="you") == {"success": True, "data": {"said": "hello"}}
     [one] = asked
     assert one.params == {"name": "you", "times": 2}
     assert one.operation.name == "greet"
@@ -77,17 +77,17 @@ def test_handler_gets_parameters_with_defaults() -> None:
     ],
 )
 def test_checks_parameters(params: Any, code: str) -> None:
-    assert ask(greeting(lambda _: {}), **params)["error"]["code"] == code
+    assert call_greet(greet_node(lambda _: {}), **params)["error"]["code"] == code
 
 
 @pytest.mark.parametrize("data", [None, [], "text", 7, True, {"a": [1]}])
 def test_returns_any_data(data: Any) -> None:
-    assert ask(greeting(lambda _: data), name="x") == {"success": True, "data": data}
+    assert call_greet(greet_node(lambda _: data), name="x") == {"success": True, "data": data}
 
 
 def test_returns_warnings_of_handler() -> None:
     answer = BuiltinResponse({}, (AqlWarning("SOME_WARNING", "Mind the gap."),))
-    told = ask(greeting(lambda _: answer), name="x")
+    told = call_greet(greet_node(lambda _: answer), name="x")
     assert told["warnings"] == [{"code": "SOME_WARNING", "message": "Mind the gap."}]
 
 
@@ -95,7 +95,7 @@ def test_handler_errors_become_envelopes() -> None:
     def refuse(_: AqlRequest) -> Any:
         raise AqlError("NOT_FOUND_RESOURCE", "There is nobody 'x'.", {"resource_id": "x"})
 
-    error = ask(greeting(refuse), name="x")["error"]
+    error = call_greet(greet_node(refuse), name="x")["error"]
     assert error == {
         "code": "NOT_FOUND_RESOURCE",
         "message": "There is nobody 'x'.",
@@ -105,12 +105,12 @@ def test_handler_errors_become_envelopes() -> None:
     def break_down(_: AqlRequest) -> Any:
         raise ValueError("secret words")
 
-    error = ask(greeting(break_down), name="x")["error"]
+    error = call_greet(greet_node(break_down), name="x")["error"]
     assert error["code"] == "INTERNAL_ERROR"
     assert "secret" not in str(error)
 
 
-def begun(node: Staged) -> tuple[Any, asyncio.Task[Outcome]]:
+def start_greet(node: ViewPipeline) -> tuple[Any, asyncio.Task[Outcome]]:
     call = tool_call("mcp_aql_read", {"operation": "greet", "params": {"name": "x"}}, view=FIVE)
     return call, asyncio.ensure_future(node.pipeline.run(call))
 
@@ -122,26 +122,26 @@ async def test_awaits_async_handler() -> None:
         await gate.wait()
         return {"late": True}
 
-    node = greeting(slowly)
-    _, task = begun(node)
+    node = greet_node(slowly)
+    _, task = start_greet(node)
     await run_ready_tasks()
     assert node.rig.under_way == 1
     gate.set()
-    assert node.read(read(await task))["data"] == {"late": True}
+    assert node.read(read_result(await task))["data"] == {"late": True}
 
     async def broken(_: AqlRequest) -> Any:
         raise AqlError("CONFLICT_INVALID_STATE", "Not now.")
 
-    node = greeting(broken)
-    _, task = begun(node)
-    assert node.read(read(await task))["error"]["code"] == "CONFLICT_INVALID_STATE"
+    node = greet_node(broken)
+    _, task = start_greet(node)
+    assert node.read(read_result(await task))["error"]["code"] == "CONFLICT_INVALID_STATE"
 
     async def buggy(_: AqlRequest) -> Any:
         raise KeyError("secret")
 
-    node = greeting(buggy)
-    _, task = begun(node)
-    assert node.read(read(await task))["error"]["code"] == "INTERNAL_ERROR"
+    node = greet_node(buggy)
+    _, task = start_greet(node)
+    assert node.read(read_result(await task))["error"]["code"] == "INTERNAL_ERROR"
 
 
 async def test_cancellation_and_timeout_end_handler() -> None:
@@ -154,18 +154,18 @@ async def test_cancellation_and_timeout_end_handler() -> None:
             ended.append(str(cancelled))
             raise
 
-    node = greeting(forever)
-    call, task = begun(node)
+    node = greet_node(forever)
+    call, task = start_greet(node)
     await run_ready_tasks()
     node.pipeline.cancel(call, "Enough.")
     with pytest.raises(InterlockError):
         await task
     await run_ready_tasks()
     assert ended == ["Enough."]
-    call, task = begun(node)
+    call, task = start_greet(node)
     await run_ready_tasks()
     node.rig.clock.advance(61)
-    error = node.read(read(await task))["error"]
+    error = node.read(read_result(await task))["error"]
     assert error["code"] == "INTERNAL_ERROR"
     assert ended == ["Enough.", EXPIRED]
     assert node.rig.under_way == 0
@@ -173,7 +173,7 @@ async def test_cancellation_and_timeout_end_handler() -> None:
 
 def test_passes_outcome_of_handler() -> None:
     made = Outcome(b'{"resultType":"task","taskId":"t"}', Era.STATELESS)
-    node = greeting(lambda _: made)
+    node = greet_node(lambda _: made)
     node.begin("mcp_aql_read", {"operation": "greet", "params": {"name": "x"}})
     assert node.rig.done[-1][1] == {"resultType": "task", "taskId": "t"}
 
@@ -185,15 +185,15 @@ async def test_protected_operation_needs_approval(tmp_path: Path) -> None:
         seen.append(asked)
         return {"done": asked.params}
 
-    risky = native(
+    risky = greet_operation(
         answer, name="wreck", category=Category.EXECUTE, effect="irreversible", free=False
     )
     rule = RuleConfig(name="ask", then="confirm", tools=["aql.wreck"])
-    node = gated(tmp_path, natives=[risky], default="allow", rules=[rule])
+    node = gated_pipeline(tmp_path, natives=[risky], default="allow", rules=[rule])
     assert node.gated is not None
     arguments = {"operation": "wreck", "params": {"name": "x"}}
     call = tool_call("mcp_aql_execute", arguments, view=FIVE)
-    told = node.read(read(await node.pipeline.run(call)))
+    told = node.read(read_result(await node.pipeline.run(call)))
     assert told["error"]["code"] == "CONFIRMATION_REQUIRED"
     assert seen == []
     token = told["error"]["details"]["confirmation_token"]
@@ -206,26 +206,29 @@ async def test_protected_operation_needs_approval(tmp_path: Path) -> None:
     assert asked.operation.name == "wreck"
     arguments["params"] = {"name": "x", "confirmation_token": token}
     call = tool_call("mcp_aql_execute", arguments, view=FIVE)
-    told = node.read(read(await node.pipeline.run(call)))
+    told = node.read(read_result(await node.pipeline.run(call)))
     assert told["data"] == {"done": {"name": "x", "times": 2}}
     assert len(seen) == 1
     node.gated.close()
 
 
 async def test_default_deny_keeps_free_operations(tmp_path: Path) -> None:
-    node = gated(
+    node = gated_pipeline(
         tmp_path,
-        natives=[native(lambda _: {}), native(lambda _: {}, name="touch", free=False)],
+        natives=[
+            greet_operation(lambda _: {}),
+            greet_operation(lambda _: {}, name="touch", free=False),
+        ],
         default="deny",
     )
     assert node.gated is not None
-    assert ask(node, name="x")["success"] is True
+    assert call_greet(node, name="x")["success"] is True
     denied = node.ask("mcp_aql_read", {"operation": "touch", "params": {"name": "x"}})
     assert denied["error"]["code"] == "PERMISSION_DENIED"
     node.gated.close()
 
 
 def test_plain_list_hides_builtin_operations() -> None:
-    node = greeting(lambda _: {})
+    node = greet_node(lambda _: {})
     names = [tool.canonical for tool in node.rig.catalog.current.tools]
     assert not any(name.startswith("aql.") for name in names)

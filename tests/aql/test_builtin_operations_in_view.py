@@ -36,7 +36,7 @@ from interlock.errors import InterlockError
 from interlock.protocol.aql_terms import BUILTIN_KEY
 from interlock.protocol.mcp import PROGRESS, TASKS_CANCEL, TASKS_EXTENSION, TASKS_GET, Era
 from interlock.trust.policy import Policy
-from tests.aql.execution_bench import FACE
+from tests.aql.execution_bench import VIEW
 from tests.support.calls import LOCAL, SESSION
 from tests.support.clock import run_ready_tasks
 from tests.support.offerings import definition, offer, resource
@@ -51,7 +51,7 @@ SPEAKS_TASKS = Client(
 )
 
 
-class View:
+class ViewNode:
     """A node as far as a client in a view knows it."""
 
     def __init__(self) -> None:
@@ -146,7 +146,7 @@ class View:
         client = fields.pop("client", SESSION)
         call = Call(
             "tools/call", "test", LOCAL, client, "mcp_aql",
-            arguments=Raw(arguments), view=FACE, **fields,
+            arguments=Raw(arguments), view=VIEW, **fields,
         )  # fmt: skip
         result = await self.ask(call)
         if "content" not in result:
@@ -170,8 +170,8 @@ class View:
 
 
 @asynccontextmanager
-async def open_view() -> AsyncIterator[View]:
-    view = View()
+async def open_view() -> AsyncIterator[ViewNode]:
+    view = ViewNode()
     try:
         yield view
     finally:
@@ -253,7 +253,7 @@ async def test_client_with_tasks_gets_task() -> None:
         assert task["status"] == "working"
 
         async def about(verb: str) -> dict[str, Any]:
-            call = Call(verb, "test", LOCAL, SPEAKS_TASKS, task["taskId"], view=FACE)
+            call = Call(verb, "test", LOCAL, SPEAKS_TASKS, task["taskId"], view=VIEW)
             return await view.ask(call)
 
         assert (await about(TASKS_GET))["status"] == "working"

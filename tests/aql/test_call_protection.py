@@ -16,10 +16,19 @@ from interlock.core.config.trust import PolicyConfig, RuleConfig
 from interlock.protocol.aql_terms import Danger, OperationView
 from interlock.trust.approvals.record import Approval
 from interlock.trust.policy.policy import Policy
-from tests.aql.view_pipeline import CRUDE, FIVE, READS, gated, hub, read, staged, text_result
 from tests.aql.test_confirmation_tokens import REPO
-from tests.aql.test_confirmation_tokens import Desk as Tokens
-from tests.aql.test_quota_approvals import Desk as Limits
+from tests.aql.test_confirmation_tokens import ConfirmationNode as Tokens
+from tests.aql.test_quota_approvals import QuotaNode as Limits
+from tests.aql.view_pipeline import (
+    CRUDE,
+    FIVE,
+    READS,
+    gated_pipeline,
+    hub_offering,
+    read_result,
+    text_result,
+    view_pipeline,
+)
 from tests.support.calls import tool_call
 from tests.support.offerings import definition, offer
 from tests.trust.decision_steps import danger_step
@@ -96,7 +105,7 @@ async def test_every_protection_code_occurs(tmp_path: Path) -> None:
 @pytest.mark.spec("AQ-GK-2.1-1")
 async def test_first_rejection_ends_request(tmp_path: Path) -> None:
     deny = RuleConfig(name="no", then="deny", tools=["hub.delete_repo"])
-    node = gated(tmp_path, rules=[deny], tokens={"a": "agent"})
+    node = gated_pipeline(tmp_path, rules=[deny], tokens={"a": "agent"})
     assert node.gated is not None
 
     async def ask(endpoint: str, operation: str, **params: Any) -> str:
@@ -106,7 +115,7 @@ async def test_first_rejection_ends_request(tmp_path: Path) -> None:
             view=FIVE,
             credentials=Credentials("10.0.0.1", "a"),
         )
-        return code(node.read(read(await node.pipeline.run(call))))
+        return code(node.read(read_result(await node.pipeline.run(call))))
 
     bad = {"force": 1}
     assert await ask("mcp_aql_read", "hub_no", **bad) == "NOT_FOUND_OPERATION"
@@ -139,7 +148,7 @@ async def test_token_contains_no_call_data(tmp_path: Path) -> None:
 
 def test_namespace_view_hides_other_servers() -> None:
     other = offer("other", [definition("look", annotations=READS)])
-    node = staged(None, hub(), other)
+    node = view_pipeline(None, hub_offering(), other)
     view = OperationView("single", "crude", CRUDE, namespace="other")
     node.rig.upstreams["other"].start = node.hub.start  # type: ignore[method-assign]
     for name in ("look", "other_look"):
@@ -154,7 +163,7 @@ def test_namespace_view_hides_other_servers() -> None:
 @pytest.mark.spec("AQ-TOK-5.5-1")
 async def test_thousand_concurrent_tokens_expire(tmp_path: Path) -> None:
     callers = {f"t{number}": f"agent{number}" for number in range(20)}
-    node = gated(tmp_path, tokens=callers)
+    node = gated_pipeline(tmp_path, tokens=callers)
     assert node.gated is not None
 
     async def ask(by: str, repo: int, **also: Any) -> dict[str, Any]:
@@ -165,7 +174,7 @@ async def test_thousand_concurrent_tokens_expire(tmp_path: Path) -> None:
             view=FIVE,
             credentials=Credentials("10.0.0.1", by),
         )
-        answer = node.read(read(await node.pipeline.run(call)))
+        answer = node.read(read_result(await node.pipeline.run(call)))
         details: dict[str, Any] = answer["error"]["details"]
         return details
 

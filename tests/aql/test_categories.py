@@ -8,7 +8,7 @@ from interlock.aql import operations as categories
 from interlock.aql.operations import classify
 from interlock.core.catalog.effects import UNKNOWN_EFFECT, Effect, EffectLevel
 from interlock.protocol.aql_terms import Category
-from tests.aql.operation_catalogs import NEEDED, STRING, only, operation_catalog, tool
+from tests.aql.operation_catalogs import NEEDED, STRING, operation_catalog, single_operation, tool
 from tests.support.offerings import offer
 
 READS = Effect(EffectLevel.READ_ONLY, True, "annotations")
@@ -137,9 +137,7 @@ def test_untrusted_hints_only_raise_category() -> None:
     "hints", [{"readOnlyHint": False}, {"destructiveHint": False}, {"destructiveHint": True}]
 )
 @pytest.mark.parametrize("trusted", [True, False])
-def test_mutating_hint_prevents_read_category(
-    hints: dict[str, bool], trusted: bool
-) -> None:
+def test_mutating_hint_prevents_read_category(hints: dict[str, bool], trusted: bool) -> None:
     listed = [tool("get_thing", annotations=hints), tool("simulate_research_query")]
     found = operation_catalog(offer("s", listed, trust_annotations=trusted))
     for one in found.all():
@@ -156,16 +154,18 @@ def test_mutating_effect_in_config_prevents_read_category() -> None:
 
 
 def test_title_annotation_does_not_affect_category() -> None:
-    titled = only(tool("get_thing", annotations={"title": "Get the thing", "idempotentHint": True}))
+    titled = single_operation(
+        tool("get_thing", annotations={"title": "Get the thing", "idempotentHint": True})
+    )
     assert titled.category is Category.READ
 
 
 @pytest.mark.spec("AQ-8.3-1")
 def test_decides_ambiguous_names_and_records_reason() -> None:
-    either = only(tool("create_or_update_file", {"path": NEEDED, "text": STRING}))
+    either = single_operation(tool("create_or_update_file", {"path": NEEDED, "text": STRING}))
     assert either.category is Category.CREATE
     assert "may not exist" in either.origins["category_reason"]
-    sent = only(tool("send_email", {"to": NEEDED, "text": STRING}))
+    sent = single_operation(tool("send_email", {"to": NEEDED, "text": STRING}))
     assert sent.category is Category.EXECUTE
     assert "external" in sent.origins["category_reason"]
     assert classify("get_or_create_user", UNKNOWN_EFFECT).category is Category.CREATE
@@ -204,14 +204,17 @@ def test_http_methods_have_categories() -> None:
 
 
 def test_ignores_server_name_prefix_of_tools() -> None:
-    assert only(tool("list_delete_item"), key="list").category is Category.DELETE
-    assert only(tool("notion_get_page"), key="notion").category is Category.READ
+    assert single_operation(tool("list_delete_item"), key="list").category is Category.DELETE
+    assert single_operation(tool("notion_get_page"), key="notion").category is Category.READ
 
 
 @pytest.mark.spec("AQ-4.5-2")
 def test_update_needs_more_than_one_parameter() -> None:
-    assert only(tool("close_issue", {"id": NEEDED})).category is Category.EXECUTE
-    assert only(tool("close_issue", {"id": NEEDED, "why": STRING})).category is Category.UPDATE
+    assert single_operation(tool("close_issue", {"id": NEEDED})).category is Category.EXECUTE
+    assert (
+        single_operation(tool("close_issue", {"id": NEEDED, "why": STRING})).category
+        is Category.UPDATE
+    )
 
 
 @pytest.mark.spec("AQ-EPM-2.2-1")

@@ -24,7 +24,7 @@ from interlock.aql.config import ChannelConfig
 from interlock.aql.safety.codes import VerificationCodes
 from tests.support.timeouts import HANG_TIMEOUT
 
-KEEPS = (
+RECORDS_INPUT = (
     "import os, sys, json; "
     "open(sys.argv[1], 'a').write(json.dumps([sys.stdin.read(), sys.argv, dict(os.environ)])); "
     "print('heard')"
@@ -39,8 +39,8 @@ def run(test: Any) -> None:
     asyncio.run(within())
 
 
-def keeping(tmp_path: Path) -> list[str]:
-    return [sys.executable, "-c", KEEPS, str(tmp_path / "heard")]
+def recording_command(tmp_path: Path) -> list[str]:
+    return [sys.executable, "-c", RECORDS_INPUT, str(tmp_path / "heard")]
 
 
 @pytest.mark.spec("AQ-8.8.6-1")
@@ -50,7 +50,7 @@ async def test_only_command_input_contains_code(
     caplog.set_level(logging.DEBUG)
 
     codes = VerificationCodes()
-    command = ChannelConfig(kind="command", command=[*keeping(tmp_path), "${env:TO}"])
+    command = ChannelConfig(kind="command", command=[*recording_command(tmp_path), "${env:TO}"])
     environ = {**os.environ, "TO": "ops@example.org"}
     [channel] = install_channels([command], codes, environ, tmp_path)
     # Where there is another way, a desk shows nothing unless it is said so.
@@ -73,9 +73,7 @@ async def test_only_command_input_contains_code(
     assert "heard" not in out.out
 
 
-def test_logs_failed_command_without_code(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_logs_failed_command_without_code(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def test() -> None:
         channels = [
             CommandChannel(["/nowhere/at/all"], {}),

@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 
 from interlock.core.call import Call, Caller, Credentials
+from tests.aql.test_confirmation_tokens import REPO, ConfirmationNode
 from tests.aql.view_pipeline import text_result
-from tests.aql.test_confirmation_tokens import REPO, Desk
 from tests.trust.approvals.gated import a_session_client
 
 
-async def decide(desk: Desk, by: str = "b", **params: Any) -> dict[str, Any]:
+async def decide(desk: ConfirmationNode, by: str = "b", **params: Any) -> dict[str, Any]:
     return await desk.ask(params, by=by, operation="confirm_operation")
 
 
 @pytest.mark.spec("AQ-8.7.3-5")
 async def test_operator_approves_with_proof(tmp_path: Path) -> None:
-    desk = Desk(tmp_path)
+    desk = ConfirmationNode(tmp_path)
     token = (await desk.held())["confirmation_token"]
     approval = desk.gate.approvals.find(token[5:])
     assert approval is not None
@@ -45,7 +45,7 @@ async def test_operator_approves_with_proof(tmp_path: Path) -> None:
 
 @pytest.mark.spec("AQ-8.7.3-5")
 async def test_rejects_self_approval(tmp_path: Path) -> None:
-    desk = Desk(tmp_path)
+    desk = ConfirmationNode(tmp_path)
     token = (await desk.held())["confirmation_token"]
     approval = desk.gate.approvals.find(token[5:])
     assert approval is not None
@@ -63,7 +63,7 @@ async def test_rejects_self_approval(tmp_path: Path) -> None:
 
 
 async def test_reject_needs_permission(tmp_path: Path) -> None:
-    desk = Desk(tmp_path)
+    desk = ConfirmationNode(tmp_path)
     token = (await desk.held())["confirmation_token"]
     answer = await decide(desk, confirmation_token=token, approve=False)
     assert answer["error"]["code"] == "PERMISSION_DENIED"
@@ -89,13 +89,13 @@ async def test_reject_needs_permission(tmp_path: Path) -> None:
     ],
 )
 async def test_rejects_invalid_decision(tmp_path: Path, params: Any, code: str) -> None:
-    desk = Desk(tmp_path)
+    desk = ConfirmationNode(tmp_path)
     assert (await decide(desk, **params))["error"]["code"] == code
     desk.gate.close()
 
 
 async def test_approval_call_cannot_reach_internal_operation(tmp_path: Path) -> None:
-    desk = Desk(tmp_path)
+    desk = ConfirmationNode(tmp_path)
     call = Call("tools/call", "x", Credentials("10.0.0.1", "a"), a_session_client(), "aql.batch")
     over = await desk.gate.start(call)
     assert over.failure.name == "unknown_tool"

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from interlock.aql.config import AqlConfig, OperationConfig
+from tests.aql.test_confirmation_tokens import ConfirmationNode
 from tests.aql.view_pipeline import DELETES
-from tests.aql.test_confirmation_tokens import Desk
 from tests.support.offerings import definition, offer
 
 
 @pytest.mark.spec("AQ-DNG-3.2-1")
 async def test_shows_confirmation_message_of_config(tmp_path: Path) -> None:
     said = OperationConfig(confirmation_message="Really drop {owner}/{repo} ({nothing})?")
-    desk = Desk(tmp_path, AqlConfig(operations={"hub.delete_*": said}))
+    desk = ConfirmationNode(tmp_path, AqlConfig(operations={"hub.delete_*": said}))
     details = await desk.held(params={"owner": "o\n`x`", "repo": "r" * 200})
     shown = details["confirmation_message"]
     assert shown.startswith('Really drop "o\\n`x`"/"rrr')
@@ -27,7 +27,7 @@ async def test_shows_confirmation_message_of_config(tmp_path: Path) -> None:
 
 
 async def test_messages_of_different_calls_differ(tmp_path: Path) -> None:
-    desk = Desk(tmp_path)
+    desk = ConfirmationNode(tmp_path)
 
     async def said(repo: str) -> str:
         details = await desk.held(params={"owner": "o", "repo": repo})
@@ -44,7 +44,7 @@ async def test_messages_of_different_calls_differ(tmp_path: Path) -> None:
 async def test_message_counts_and_marks_omitted_parameters(tmp_path: Path) -> None:
     schema = {"type": "object", "additionalProperties": True}
     definitions = [definition("delete_it", inputSchema=schema, _meta=DELETES)]
-    desk = Desk(tmp_path, offerings=(offer("hub", definitions),))
+    desk = ConfirmationNode(tmp_path, offerings=(offer("hub", definitions),))
     params = {"list": [1, "a b"], **{f"p{number}": number for number in range(8)}}
 
     async def said(**more: Any) -> str:
@@ -61,7 +61,7 @@ async def test_message_counts_and_marks_omitted_parameters(tmp_path: Path) -> No
 
 async def test_message_keeps_quotes_of_template(tmp_path: Path) -> None:
     said = OperationConfig(confirmation_message="Drop '{owner}' and {repo}?")
-    desk = Desk(tmp_path, AqlConfig(operations={"hub.delete_*": said}))
+    desk = ConfirmationNode(tmp_path, AqlConfig(operations={"hub.delete_*": said}))
     details = await desk.held(params={"owner": "o' or all", "repo": "r"})
     message = details["confirmation_message"]
     assert message == "Drop 'o\\u0027 or all' and \"r\"?"

@@ -27,7 +27,16 @@ from interlock.protocol.aql_terms import OperationView
 from interlock.protocol.mcpax import STATUS
 from interlock.trust.approvals.record import VOID, new_id
 from interlock.trust.policy.policy import Policy
-from tests.aql.view_pipeline import FIVE, READS, SINGLE, Staged, gated, props, read, text_result
+from tests.aql.view_pipeline import (
+    FIVE,
+    READS,
+    SINGLE,
+    ViewPipeline,
+    gated_pipeline,
+    object_schema,
+    read_result,
+    text_result,
+)
 from tests.support.calls import tool_call
 from tests.support.offerings import definition, offer
 from tests.support.timeouts import HANG_TIMEOUT
@@ -37,7 +46,7 @@ TOKENS = {"a": "agent", "b": "guard"}
 REPO = {"owner": "o", "repo": "r"}
 
 
-def going(test: Callable[[], Awaitable[None]]) -> None:
+def run_test(test: Callable[[], Awaitable[None]]) -> None:
     async def within() -> None:
         async with asyncio.timeout(HANG_TIMEOUT):
             await test()
@@ -45,11 +54,11 @@ def going(test: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(within())
 
 
-class Desk:
+class ConfirmationNode:
     """A node whose deletions wait for a human."""
 
     def __init__(self, folder: Path, config: AqlConfig | None = None, **settings: Any) -> None:
-        self.node: Staged = gated(folder, config, tokens=TOKENS, **settings)
+        self.node: ViewPipeline = gated_pipeline(folder, config, tokens=TOKENS, **settings)
         assert self.node.gated is not None
         self.gate = self.node.gated
 
@@ -67,7 +76,7 @@ class Desk:
             **fields,
         )
         outcome = await self.node.pipeline.run(call)
-        return self.node.read(read(outcome))
+        return self.node.read(read_result(outcome))
 
     async def held(self, **fields: Any) -> dict[str, Any]:
         answer = await self.ask(**fields)
@@ -104,7 +113,7 @@ class Desk:
 @pytest.mark.spec("AQ-EPM-6.4-1")
 @pytest.mark.parametrize("view", [FIVE, SINGLE])
 async def test_deletion_needs_approval(tmp_path: Path, view: OperationView) -> None:
-    desk = Desk(tmp_path, page="https://node/approvals")
+    desk = ConfirmationNode(tmp_path, page="https://node/approvals")
     answer = await desk.ask(view=view)
     error = answer["error"]
     assert error["code"] == "CONFIRMATION_REQUIRED"
@@ -131,7 +140,7 @@ async def test_deletion_needs_approval(tmp_path: Path, view: OperationView) -> N
 @pytest.mark.spec("AQ-TOK-4-1")
 @pytest.mark.parametrize("spelled", ["confirmation_token", "_confirmation"])
 async def test_token_works_once_after_approval(tmp_path: Path, spelled: str) -> None:
-    desk = Desk(tmp_path)
+    desk = ConfirmationNode(tmp_path)
     token = (await desk.held())["confirmation_token"]
     also = {spelled: token}
     params = {**REPO, **also} if spelled[0] != "_" else REPO
@@ -176,7 +185,7 @@ async def test_token_works_once_after_approval(tmp_path: Path, spelled: str) -> 
 
 
 async def test_late_result_names_execution_time(tmp_path: Path) -> None:
-    desk = Desk(tmp_path)
+    desk = ConfirmationNode(tmp_path)
     token = (await desk.held())["confirmation_token"]
     await desk.approve(token)
     record = desk.gate.approvals.find(token.removeprefix("conf_"))
@@ -199,7 +208,7 @@ async def test_late_result_names_execution_time(tmp_path: Path) -> None:
 
 
 async def test_late_failure_names_execution_time(tmp_path: Path) -> None:
-    desk = Desk(tmp_path)
+    desk = ConfirmationNode(tmp_path)
     token = (await desk.held())["confirmation_token"]
     record = desk.gate.approvals.find(token.removeprefix("conf_"))
     assert record is not None
@@ -216,7 +225,7 @@ async def test_late_failure_names_execution_time(tmp_path: Path) -> None:
 
 
 async def test_pending_call_says_if_no_operator_is_enrolled(tmp_path: Path) -> None:
-    desk = Desk(tmp_path)
+    desk = ConfirmationNode(tmp_path)
     answer = await desk.ask()
     assert "operators_enrolled" not in answer["error"]["details"]
     assert "keys new" not in answer["error"]["message"]
@@ -248,7 +257,7 @@ def test_tokens_are_random_and_have_one_form() -> None:
 @pytest.mark.spec("AQ-TOK-6.3-1")
 @pytest.mark.spec("AQ-TOK-4.1-1")
 async def test_invalid_and_foreign_tokens_look_alike(tmp_path: Path) -> None:
-    desk = Desk(tmp_path)
+    desk = ConfirmationNode(tmp_path)
     token = (await desk.held())["confirmation_token"]
     answers = set()
     wrong = [
@@ -280,7 +289,7 @@ async def test_invalid_and_foreign_tokens_look_alike(tmp_path: Path) -> None:
 @pytest.mark.spec("AQ-TOK-4.1-1")
 @pytest.mark.spec("AQ-ERR-5.9-1")
 async def test_token_is_bound_to_operation_and_parameters(tmp_path: Path) -> None:
-    desk = Desk(tmp_path)
+    desk = ConfirmationNode(tmp_path)
     token = (await desk.held())["confirmation_token"]
     await desk.approve(token)
     other = await desk.ask({"owner": "o", "repo": "other", "confirmation_token": token})
@@ -308,7 +317,7 @@ async def test_token_is_bound_to_operation_and_parameters(tmp_path: Path) -> Non
 @pytest.mark.spec("AQ-TOK-4.1-1", "AQ-TOK-5.1-1")
 @pytest.mark.spec("AQ-ERR-5.9-1")
 async def test_token_expires(tmp_path: Path) -> None:
-    desk = Desk(tmp_path)
+    desk = ConfirmationNode(tmp_path)
     token = (await desk.held())["confirmation_token"]
     desk.gate.pass_time(3_600)
     answer = await desk.ask({**REPO, "confirmation_token": token})
@@ -323,7 +332,7 @@ async def test_token_expires(tmp_path: Path) -> None:
 @pytest.mark.spec("AQ-TOK-5.3-1")
 @pytest.mark.spec("AQ-TOK-6.4-1")
 async def test_policy_change_revokes_tokens(tmp_path: Path) -> None:
-    desk = Desk(tmp_path)
+    desk = ConfirmationNode(tmp_path)
     token = (await desk.held())["confirmation_token"]
     rule = RuleConfig(name="new", then="confirm", tools=["*"])
     desk.node.authorizer.set_policy(Policy(PolicyConfig(rules=[rule])))
@@ -341,7 +350,7 @@ async def test_policy_change_revokes_tokens(tmp_path: Path) -> None:
 
 @pytest.mark.spec("AQ-TOK-5.2-1")
 async def test_concurrent_uses_of_token_execute_once(tmp_path: Path) -> None:
-    desk = Desk(tmp_path)
+    desk = ConfirmationNode(tmp_path)
     token = (await desk.held())["confirmation_token"]
     await desk.approve(token)
     params = {**REPO, "confirmation_token": token}
@@ -354,7 +363,7 @@ async def test_concurrent_uses_of_token_execute_once(tmp_path: Path) -> None:
 
 @pytest.mark.spec("AQ-TOK-6.5-1")
 async def test_limits_token_guesses(tmp_path: Path) -> None:
-    desk = Desk(tmp_path)
+    desk = ConfirmationNode(tmp_path)
     token = (await desk.held())["confirmation_token"]
     codes = []
     for _ in range(100):
@@ -374,7 +383,7 @@ async def test_limits_token_guesses(tmp_path: Path) -> None:
 
 
 async def test_rejected_call_is_reported(tmp_path: Path) -> None:
-    desk = Desk(tmp_path)
+    desk = ConfirmationNode(tmp_path)
     token = (await desk.held())["confirmation_token"]
     await desk.gate.approvals.reject(token[5:], local=True, reason="no, not today")
     answer = await desk.ask({**REPO, "confirmation_token": token})
@@ -384,7 +393,7 @@ async def test_rejected_call_is_reported(tmp_path: Path) -> None:
 
 
 async def test_clients_with_url_elicitation_get_approval_page(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, page="https://node/approvals")
+    desk = ConfirmationNode(tmp_path, page="https://node/approvals")
     for client in (a_session_client(), stateless_client()):
         call = tool_call(
             "mcp_aql_delete",
@@ -415,7 +424,7 @@ async def test_rule_applies_to_every_spelling(tmp_path: Path) -> None:
             when="args.owner == 'secret'",
         ),
     ]
-    desk = Desk(tmp_path, default="allow", rules=rules)
+    desk = ConfirmationNode(tmp_path, default="allow", rules=rules)
     desk.node.authorizer.set_policy(desk.gate.policy)
     for view in (FIVE, SINGLE):
         answer = await desk.ask(view=view)
@@ -432,7 +441,7 @@ async def test_rule_applies_to_every_spelling(tmp_path: Path) -> None:
             view=view,
             credentials=Credentials("10.0.0.1", "a"),
         )
-        told = desk.node.read(read(await desk.node.pipeline.run(batch)))
+        told = desk.node.read(read_result(await desk.node.pipeline.run(batch)))
         assert told["results"][0]["result"]["error"]["code"] == "PERMISSION_DENIED"
     assert desk.node.sent == []
     # Another caller has other rights.
@@ -450,7 +459,7 @@ async def test_strictest_rule_wins(tmp_path: Path) -> None:
         RuleConfig(name="ask", then="confirm", tools=["hub.delete_*"]),
         RuleConfig(name="no", then="deny", tools=["hub.delete_repo"]),
     ]
-    desk = Desk(tmp_path, default="allow", rules=rules)
+    desk = ConfirmationNode(tmp_path, default="allow", rules=rules)
     assert (await desk.ask())["error"]["code"] == "PERMISSION_DENIED"
     desk.node.authorizer.set_policy(Policy(PolicyConfig(default="allow", rules=rules[:2])))
     assert (await desk.ask())["error"]["code"] == "CONFIRMATION_REQUIRED"
@@ -460,7 +469,7 @@ async def test_strictest_rule_wins(tmp_path: Path) -> None:
 # -- other nodes, and servers that would like to be one
 
 
-def said_below(id: str) -> dict[str, Any]:
+def child_approval_result(id: str) -> dict[str, Any]:
     content = {
         "status": "confirmation_required", "confirmation_id": id, "tool": "x", "arguments": {},
         "expires_at": "2030-01-01T00:00:00Z", "args_sha256": "0" * 64, "aud": "below",
@@ -475,9 +484,9 @@ def said_below(id: str) -> dict[str, Any]:
 
 
 async def test_ignores_approval_page_of_server(tmp_path: Path) -> None:
-    desk = Desk(tmp_path)
+    desk = ConfirmationNode(tmp_path)
     task = asyncio.ensure_future(desk.ask({}, operation="hub_list_issues"))
-    (await desk.node.reached(1)).answer(**said_below("a" * 20))
+    (await desk.node.reached(1)).answer(**child_approval_result("a" * 20))
     answer = await task
     assert answer["error"]["code"] == "NOT_FOUND_RESOURCE"
     assert "elsewhere" not in json.dumps(answer)
@@ -485,11 +494,13 @@ async def test_ignores_approval_page_of_server(tmp_path: Path) -> None:
 
 
 async def test_approval_of_child_node_is_passed_on(tmp_path: Path) -> None:
-    listing = definition("hub.list_issues", annotations=READS, inputSchema=props(owner="string"))
-    desk = Desk(tmp_path, offerings=[offer("hub", [listing], registered="aggregator")])
+    listing = definition(
+        "hub.list_issues", annotations=READS, inputSchema=object_schema(owner="string")
+    )
+    desk = ConfirmationNode(tmp_path, offerings=[offer("hub", [listing], registered="aggregator")])
     operation = "hub_hub_list_issues"
     task = asyncio.ensure_future(desk.ask({"owner": "o"}, operation=operation))
-    (await desk.node.reached(1)).answer(**said_below("b" * 20))
+    (await desk.node.reached(1)).answer(**child_approval_result("b" * 20))
     details = (await task)["error"]["details"]
     token = details["confirmation_token"]
     assert token == "conf_" + "b" * 20

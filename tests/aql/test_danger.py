@@ -11,7 +11,7 @@ from interlock.aql.danger import TRUST_LEVELS, classify_danger, verdict_of
 from interlock.aql.operations import OperationCatalogBuilder, ServerTrust
 from interlock.core.catalog.effects import EffectLevel
 from interlock.protocol.aql_terms import Category, Danger
-from tests.aql.operation_catalogs import NEEDED, STRING, only, operation_catalog, tool
+from tests.aql.operation_catalogs import NEEDED, STRING, operation_catalog, single_operation, tool
 from tests.support.offerings import merged, offer
 
 MUTATING = EffectLevel.MUTATING
@@ -37,7 +37,7 @@ def test_danger_levels_are_ordered() -> None:
     ],
 )
 def test_default_categories_and_dangers(name: str, category: Category, expected: Danger) -> None:
-    found = only(tool(name, {"id": NEEDED, "title": STRING}))
+    found = single_operation(tool(name, {"id": NEEDED, "title": STRING}))
     assert (found.category, found.danger) == (category, expected)
 
 
@@ -94,7 +94,7 @@ def test_declared_danger_overrides_in_both_directions() -> None:
 
 @pytest.mark.spec("AQ-8.5-1")
 def test_patterns_match_local_name() -> None:
-    assert only("drop_table", key="github").danger is Danger.FORBIDDEN
+    assert single_operation("drop_table", key="github").danger is Danger.FORBIDDEN
 
 
 def test_irreversible_is_destructive_and_unknown_read_is_not_safe() -> None:
@@ -182,9 +182,7 @@ def test_config_cannot_skip_trust_level() -> None:
         ({"id": STRING, "title": STRING}, None),
     ],
 )
-def test_changed_promise_demotes_server(
-    now: dict[str, object], what: str | None
-) -> None:
+def test_changed_promise_demotes_server(now: dict[str, object], what: str | None) -> None:
     trusting = ServerTrust({"s": "certified"}, wall_clock=lambda: 3)
     operations = OperationCatalogBuilder(AqlConfig(), on_break=trusting.demote)
     operations.build(merged(offer("s", [tool("create_x", {"id": NEEDED, "title": STRING})])))

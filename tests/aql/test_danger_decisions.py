@@ -19,7 +19,7 @@ from interlock.protocol.aql_terms import BUILTIN_KEY, Danger
 from interlock.trust.policy.decision import Decision, PolicyAction, make_decision
 from interlock.trust.policy.policy import Policy
 from tests.aql.operation_catalogs import operation_catalog
-from tests.aql.view_pipeline import SINGLE, gated, read
+from tests.aql.view_pipeline import SINGLE, gated_pipeline, read_result
 from tests.support.calls import tool_call
 from tests.support.offerings import definition, offer
 from tests.support.pipeline import MemoryJournal
@@ -40,7 +40,7 @@ LEVELS = {
 }
 
 
-class Bench:
+class DecisionBench:
     """Risk over a real book, with trust as the config sets it."""
 
     def __init__(
@@ -106,13 +106,13 @@ class Bench:
 
 
 def test_levels_of_test_tools() -> None:
-    found = {one.local_name: one.danger for one in Bench().operation_catalog.all()}
+    found = {one.local_name: one.danger for one in DecisionBench().operation_catalog.all()}
     assert found == LEVELS
 
 
 @pytest.mark.spec("AQ-DNG-4-1")
 def test_configured_server_defaults() -> None:
-    bench = Bench()
+    bench = DecisionBench()
     assert bench("list_items", ALLOW) is ALLOW
     assert bench("create_item", ALLOW) is ALLOW
     assert bench("delete_item").action is PolicyAction.CONFIRM
@@ -121,7 +121,7 @@ def test_configured_server_defaults() -> None:
 
 @pytest.mark.spec("AQ-DNG-4-1")
 def test_registered_server_may_only_read() -> None:
-    bench = Bench(registered=True)
+    bench = DecisionBench(registered=True)
     assert bench("list_items", ALLOW) is ALLOW
     for name in TOOLS[1:]:
         assert isinstance(name, str)
@@ -131,19 +131,19 @@ def test_registered_server_may_only_read() -> None:
 def test_read_name_of_registered_server_is_not_trusted() -> None:
     named = ("list_items", "get_lock", "search_replace", "list_evict", "check_all", "list_known")
     declared = {"operations": {"s.list_known": {"danger": "safe"}}}
-    bench = Bench(registered=True, tools=named, **declared)  # type: ignore[arg-type]
+    bench = DecisionBench(registered=True, tools=named, **declared)  # type: ignore[arg-type]
     for name in named[:-1]:
         refused = bench.refused(name)
         assert refused.code == "PERMISSION_DANGER_LEVEL_DENIED"
         assert refused.data is not None
         assert refused.data["danger_level"] in ("reversible", "destructive")
     assert bench("list_known", ALLOW) is ALLOW
-    assert Bench(tools=named)("list_items", ALLOW) is ALLOW
+    assert DecisionBench(tools=named)("list_items", ALLOW) is ALLOW
 
 
 @pytest.mark.spec("AQ-DNG-4-1", "AQ-DNG-7.1-1", "AQ-GK-6.1-1")
 def test_destructive_call_needs_approval_until_rule_allows() -> None:
-    bench = Bench("certified")
+    bench = DecisionBench("certified")
     assert bench("delete_item").action is PolicyAction.CONFIRM
     assert bench("force_merge").action is PolicyAction.VERIFY
     assert bench("drop_database").action is PolicyAction.VERIFY
@@ -154,7 +154,7 @@ def test_destructive_call_needs_approval_until_rule_allows() -> None:
 
 
 def test_declared_dangerous_call_needs_approval_despite_policy() -> None:
-    bench = Bench("certified", operations={"s.create_item": {"danger": "dangerous"}})
+    bench = DecisionBench("certified", operations={"s.create_item": {"danger": "dangerous"}})
     assert bench("create_item", ALLOW).action is PolicyAction.VERIFY
     assert bench("create_item", BROADLY).action is PolicyAction.VERIFY
     assert bench("create_item", BY_RULE) is BY_RULE
@@ -172,23 +172,23 @@ MANAGES = definition(
 def test_arguments_do_not_lower_declared_danger() -> None:
     """A call with harmless arguments is weighed as one; a declared danger is of every call."""
 
-    def weigh(bench: Bench) -> Decision:
+    def weigh(bench: DecisionBench) -> Decision:
         found = bench.operation_catalog.find("s_manage_item")
         assert found is not None
         assert found.tool.effect.choices
         return bench("manage_item", ALLOW, effect="mutating", action="list")
 
-    assert weigh(Bench("certified", tools=(MANAGES,))) is ALLOW
+    assert weigh(DecisionBench("certified", tools=(MANAGES,))) is ALLOW
     for danger in ("destructive", "dangerous", "forbidden"):
         declared = {"s.manage_item": {"danger": danger}}
-        assert weigh(Bench("certified", tools=(MANAGES,), operations=declared)).needs_approval, (
-            danger
-        )
+        assert weigh(
+            DecisionBench("certified", tools=(MANAGES,), operations=declared)
+        ).needs_approval, danger
 
 
 @pytest.mark.spec("AQ-DNG-4.4-1", "AQ-DNG-7.1-1")
 def test_denies_by_danger_and_trust() -> None:
-    error = Bench("validated").refused("force_merge")
+    error = DecisionBench("validated").refused("force_merge")
     assert error.code == "PERMISSION_DANGER_LEVEL_DENIED"
     assert error.data is not None
     assert error.data["minimum_trust_required"] == "community_reviewed"
@@ -199,13 +199,15 @@ def test_denies_by_danger_and_trust() -> None:
 
 
 def test_rule_cannot_override_deny() -> None:
-    assert Bench("validated").refused("drop_database", BY_RULE).code.startswith("PERMISSION_")
+    assert (
+        DecisionBench("validated").refused("drop_database", BY_RULE).code.startswith("PERMISSION_")
+    )
 
 
 @pytest.mark.spec("AQ-TRU-5.4-1", "AQ-TRU-6.1-1")
 @pytest.mark.parametrize("name", [one if isinstance(one, str) else "list_items" for one in TOOLS])
 def test_untested_server_allows_introspection_only(name: str) -> None:
-    bench = Bench("untested")
+    bench = DecisionBench("untested")
     error = bench.refused(name, BY_RULE)
     assert error.code == "PERMISSION_TRUST_LEVEL_INSUFFICIENT"
     assert error.data == {
@@ -225,7 +227,7 @@ def test_decision_is_never_weaker_than_policy(trust: Trust, name: str) -> None:
         for rule in ("default:x", "own"):
             decided = make_decision(action, rule)
             try:
-                found = Bench(trust)(name, decided)
+                found = DecisionBench(trust)(name, decided)
             except AqlError:
                 assert verdict_of(LEVELS[name], trust) in ("deny", "introspect_only")
                 continue
@@ -236,7 +238,7 @@ def test_decision_is_never_weaker_than_policy(trust: Trust, name: str) -> None:
 
 @pytest.mark.spec("AQ-DNG-7.1-1", "AQ-DNG-7.4-1")
 def test_journals_every_destructive_attempt() -> None:
-    bench = Bench("validated")
+    bench = DecisionBench("validated")
     bench("list_items")
     bench("create_item")
     bench("delete_item", password="hunter2")
@@ -260,7 +262,7 @@ def test_journals_every_destructive_attempt() -> None:
 
 
 def test_leaves_builtin_operations_to_policy() -> None:
-    bench = Bench("untested")
+    bench = DecisionBench("untested")
     call = tool_call("aql.introspect")
     call.upstream = BUILTIN_KEY
     assert bench.risk(call, DENY) is DENY
@@ -270,7 +272,7 @@ def test_leaves_builtin_operations_to_policy() -> None:
 async def test_destructive_call_in_view_needs_approval(
     tmp_path: Path,
 ) -> None:
-    node = gated(tmp_path, tokens={"a": "agent"})
+    node = gated_pipeline(tmp_path, tokens={"a": "agent"})
     authorizer = node.authorizer
     authorizer.set_policy(Policy(PolicyConfig()))
     levels: dict[str, Trust] = {}
@@ -283,7 +285,7 @@ async def test_destructive_call_in_view_needs_approval(
         call = tool_call(
             SINGLE.single_tool, arguments, view=SINGLE, credentials=Credentials("10.0.0.1", "a")
         )
-        return node.read(read(await node.pipeline.run(call)))
+        return node.read(read_result(await node.pipeline.run(call)))
 
     held = await ask("hub_delete_repo", owner="o", repo="secret-name")
     assert held["error"]["code"] == "CONFIRMATION_REQUIRED"

@@ -92,7 +92,9 @@ def test_read_bundle_restores_operations(exported: dict[str, Any]) -> None:
 
 
 @pytest.mark.spec("AQ-DB-2-1")
-def test_inferences_name_source_and_uncertain_operations_need_review(exported: dict[str, Any]) -> None:
+def test_inferences_name_source_and_uncertain_operations_need_review(
+    exported: dict[str, Any],
+) -> None:
     flagged = set()
     for one in exported["normalized_bundle"]["operations"]:
         sources = one["provenance"]["inference_sources"]

@@ -11,7 +11,17 @@ import pytest
 
 from interlock.aql.config import AqlConfig, OperationConfig
 from interlock.core.config.trust import RuleConfig
-from tests.aql.view_pipeline import FIVE, READS, SINGLE, Staged, gated, props, read, staged, text_result
+from tests.aql.view_pipeline import (
+    FIVE,
+    READS,
+    SINGLE,
+    ViewPipeline,
+    gated_pipeline,
+    object_schema,
+    read_result,
+    text_result,
+    view_pipeline,
+)
 from tests.support.calls import tool_call
 from tests.support.offerings import definition, offer
 
@@ -21,7 +31,7 @@ DELETE = {"owner": "o", "repo": "r"}
 @pytest.mark.spec("AQ-OPS-4.4.1-1")
 @pytest.mark.parametrize("also", [{"params": {**DELETE, "dry_run": True}}, {"_dry_run": True}])
 async def test_dry_run_describes_without_call(tmp_path: Path, also: Any) -> None:
-    node = gated(tmp_path)
+    node = gated_pipeline(tmp_path)
     assert node.gated is not None
     envelope = node.ask(
         "mcp_aql_delete", {"operation": "hub_delete_repo", "params": DELETE, **also}
@@ -50,7 +60,7 @@ async def test_dry_run_describes_without_call(tmp_path: Path, also: Any) -> None
 )
 @pytest.mark.parametrize("more", [{}, {"_async": True}, {"_meta": {}}])
 def test_every_operation_has_dry_run(endpoint: str, operation: str, params: Any, more: Any) -> None:
-    node = staged()
+    node = view_pipeline()
     top = {"operation": operation, "params": params, "_dry_run": True, **more}
     inside = {"operation": operation, "params": {**params, "_dry_run": True, **more}}
     for asked in (top, inside):
@@ -61,7 +71,7 @@ def test_every_operation_has_dry_run(endpoint: str, operation: str, params: Any,
 
 
 def test_any_true_dry_run_flag_wins() -> None:
-    node = staged()
+    node = view_pipeline()
     params = {"owner": "o", "repo": "r"}
     asked = {"operation": "hub_delete_repo", "params": {**params, "dry_run": False}}
     assert node.ask("mcp_aql_delete", {**asked, "_dry_run": True})["data"]["dry_run"] is True
@@ -72,7 +82,7 @@ def test_any_true_dry_run_flag_wins() -> None:
 
 @pytest.mark.parametrize("more", [{}, {"_async": True}])
 async def test_dry_run_of_batch_covers_every_item(more: Any) -> None:
-    node = staged()
+    node = view_pipeline()
     operations = [
         {"operation": "hub_delete_repo", "params": DELETE},
         {"operation": "hub_delete_repo", "params": DELETE, "_dry_run": False},
@@ -81,7 +91,7 @@ async def test_dry_run_of_batch_covers_every_item(more: Any) -> None:
     ]
     asked = {"operations": operations, "_dry_run": True, **more}
     call = tool_call("mcp_aql", asked, view=SINGLE)
-    envelope = node.read(read(await node.pipeline.run(call)))
+    envelope = node.read(read_result(await node.pipeline.run(call)))
     results = [one["result"] for one in envelope["results"]]
     assert [one["success"] for one in results] == [True, True, True, False]
     assert all(one["data"]["dry_run"] is True for one in results[:3])
@@ -90,7 +100,7 @@ async def test_dry_run_of_batch_covers_every_item(more: Any) -> None:
 
 
 def test_dry_run_reports_invalid_parameters() -> None:
-    node = staged()
+    node = view_pipeline()
     error = node.error("hub_create_issue", owner="o", issue_title="t", priority=9, dry_run=True)
     assert error["code"] == "VALIDATION_OUT_OF_RANGE"
     assert error["details"]["param_name"] == "priority"
@@ -102,7 +112,7 @@ def test_dry_run_reports_invalid_parameters() -> None:
 
 
 def test_a_dry_run_hides_secrets() -> None:
-    node = staged()
+    node = view_pipeline()
     params = {"owner": "o", "issue_title": "t", "api_key": "s3cret-value", "dry_run": True}
     answer = node.call("hub_create_issue", **params)  # type: ignore[arg-type]
     assert answer["success"] is True
@@ -114,7 +124,7 @@ def test_a_dry_run_hides_secrets() -> None:
 
 
 def test_dry_run_can_be_repeated() -> None:
-    node = staged()
+    node = view_pipeline()
     for _ in range(3):
         answer = node.call("hub_delete_repo", **DELETE, dry_run=True)  # type: ignore[arg-type]
         assert answer["data"]["decision"] == "allow"
@@ -123,30 +133,30 @@ def test_dry_run_can_be_repeated() -> None:
 
 
 def test_read_operation_has_no_dry_run() -> None:
-    error = staged().error("hub_get_issue", owner="o", number=1, dry_run=True)
+    error = view_pipeline().error("hub_get_issue", owner="o", number=1, dry_run=True)
     assert error["code"] == "VALIDATION_UNKNOWN_PARAM"
 
 
 # -- read, merge, write
 
 
-def merging() -> Staged:
+def merging_node() -> ViewPipeline:
     setting = OperationConfig(read_modify_write="hub_get_issue_by_id", identifiers=["issue_id"])
-    return staged(AqlConfig(operations={"hub.update_issue": setting}), hub_with_a_reader())
+    return view_pipeline(AqlConfig(operations={"hub.update_issue": setting}), hub_with_reader())
 
 
-def hub_with_a_reader() -> Any:
+def hub_with_reader() -> Any:
     return offer(
         "hub",
         [
             definition(
                 "get_issue_by_id",
-                inputSchema=props("issue_id", issue_id="string"),
+                inputSchema=object_schema("issue_id", issue_id="string"),
                 annotations=READS,
             ),
             definition(
                 "update_issue",
-                inputSchema=props(
+                inputSchema=object_schema(
                     "issue_id",
                     issue_id="string",
                     title="string",
@@ -161,7 +171,7 @@ def hub_with_a_reader() -> Any:
 @pytest.mark.spec("AQ-4.5.1-2", "AQ-4.5.1-1")
 @pytest.mark.parametrize("view", [FIVE, SINGLE])
 async def test_merges_update_if_configured(view: Any) -> None:
-    node = merging()
+    node = merging_node()
     change = {"title": "new", "settings": {"a": {"x": 2}}}
     call = tool_call(
         node.home("hub_update_issue", view),
@@ -178,7 +188,7 @@ async def test_merges_update_if_configured(view: Any) -> None:
     }
     (await node.reached(1)).answer(**text_result(json.dumps(state)))
     (await node.reached(2)).answer(**text_result('{"ok":true}'))
-    answer = node.read(read(await task))
+    answer = node.read(read_result(await task))
     assert answer == {"success": True, "data": {"ok": True}}
     assert node.sent == [
         ("get_issue_by_id", {"issue_id": "1"}),
@@ -196,7 +206,7 @@ async def test_merges_update_if_configured(view: Any) -> None:
 
 @pytest.mark.spec("AQ-4.5.1-2")
 def test_sends_other_updates_unchanged() -> None:
-    node = staged()
+    node = view_pipeline()
     node.begin(
         "mcp_aql_update",
         {"operation": "hub_update_issue", "params": {"issue_id": "1", "input": {"title": "t"}}},
@@ -212,7 +222,7 @@ def test_sends_other_updates_unchanged() -> None:
     ],
 )
 async def test_failed_read_prevents_write(answer: Any, code: str) -> None:
-    node = merging()
+    node = merging_node()
     call = tool_call(
         "mcp_aql_update",
         {"operation": "hub_update_issue", "params": {"issue_id": "1", "input": {"title": "t"}}},
@@ -220,7 +230,7 @@ async def test_failed_read_prevents_write(answer: Any, code: str) -> None:
     )
     task = asyncio.ensure_future(node.pipeline.run(call))
     (await node.reached(1)).answer(**answer)
-    told = node.read(read(await task))
+    told = node.read(read_result(await task))
     assert told["error"]["code"] == code
     assert len(node.sent) == 1
 
@@ -228,10 +238,10 @@ async def test_failed_read_prevents_write(answer: Any, code: str) -> None:
 async def test_merged_update_needs_approval(tmp_path: Path) -> None:
     setting = OperationConfig(read_modify_write="hub_get_issue_by_id")
     rule = RuleConfig(name="ask", then="confirm", tools=["hub.update_*"])
-    node = gated(
+    node = gated_pipeline(
         tmp_path,
         AqlConfig(operations={"hub.update_issue": setting}),
-        offerings=[hub_with_a_reader()],
+        offerings=[hub_with_reader()],
         default="allow",
         rules=[rule],
     )
@@ -242,7 +252,7 @@ async def test_merged_update_needs_approval(tmp_path: Path) -> None:
     )
     task = asyncio.ensure_future(node.pipeline.run(call))
     (await node.reached(1)).answer(**text_result('{"title":"old"}'))
-    told = node.read(read(await task))
+    told = node.read(read_result(await task))
     assert told["error"]["code"] == "CONFIRMATION_REQUIRED"
     assert told["error"]["details"]["operation"] == "hub_update_issue"
     assert [name for name, _ in node.sent] == ["get_issue_by_id"]

@@ -38,7 +38,7 @@ STATUSES = {
 }
 
 
-def said(text: str, **members: Any) -> bytes:
+def error_result(text: str, **members: Any) -> bytes:
     content = [{"type": "text", "text": text}]
     return json.dumps({"content": content, "isError": True, **members}).encode()
 
@@ -56,11 +56,11 @@ def test_maps_http_status_to_code(status: int, code: str) -> None:
 @pytest.mark.parametrize(
     "result",
     [
-        lambda status: said(f"Request failed with status code {status}"),
-        lambda status: said(f"HTTP {status}: no"),
-        lambda status: said(json.dumps({"error": {"status": status, "message": "no"}})),
-        lambda status: said("no", structuredContent={"statusCode": status}),
-        lambda status: said("no", structuredContent={"error": {"code": str(status)}}),
+        lambda status: error_result(f"Request failed with status code {status}"),
+        lambda status: error_result(f"HTTP {status}: no"),
+        lambda status: error_result(json.dumps({"error": {"status": status, "message": "no"}})),
+        lambda status: error_result("no", structuredContent={"statusCode": status}),
+        lambda status: error_result("no", structuredContent={"error": {"code": str(status)}}),
     ],
 )
 @pytest.mark.parametrize("status", [403, 404, 503])
@@ -89,14 +89,14 @@ def test_reads_http_status_from_result(result: Any, status: int) -> None:
     ],
 )
 def test_maps_server_text_to_code(text: str, code: str) -> None:
-    assert error_mapping.map_result(said(text))[0] == code
+    assert error_mapping.map_result(error_result(text))[0] == code
 
 
 def test_hides_stack_trace() -> None:
     java = "Boom: it broke\n    at com.x.Y.z(Y.java:7)\n    at com.x.A.b(A.java:9)"
     python = 'Traceback (most recent call last):\n  File "/src/x.py", line 1\nValueError: bad name'
     for text, kept in ((java, "Boom: it broke"), (python, "ValueError: bad name")):
-        code, message, details = error_mapping.map_result(said(text))
+        code, message, details = error_mapping.map_result(error_result(text))
         assert code == "INTERNAL_ERROR"
         assert details["upstream_error"] == kept
         assert is_safe_message(message)
@@ -104,7 +104,7 @@ def test_hides_stack_trace() -> None:
 
 def test_masks_secrets_and_limits_server_text() -> None:
     text = "failed with token=sk-abcdefghijklmnopqrstuvwxyz " + "x" * 5_000
-    details = error_mapping.map_result(said(text))[2]
+    details = error_mapping.map_result(error_result(text))[2]
     assert "sk-abc" not in details["upstream_error"]
     assert len(details["upstream_error"]) <= error_mapping.MAX_UPSTREAM_TEXT
 
@@ -182,7 +182,7 @@ def test_maps_deadline_of_child_node() -> None:
 
 @given(st.text(max_size=400))
 def test_maps_any_server_text_safely(text: str) -> None:
-    code, message, details = error_mapping.map_result(said(text))
+    code, message, details = error_mapping.map_result(error_result(text))
     assert is_safe_message(message)
     assert code
     assert len(details.get("upstream_error", "")) <= error_mapping.MAX_UPSTREAM_TEXT

@@ -11,13 +11,20 @@ from hypothesis import strategies as st
 
 from interlock.aql import introspection
 from interlock.protocol.aql_terms import Category
-from tests.aql.operation_catalogs import NEEDED, STRING, native, only, operation_catalog, tool
+from tests.aql.operation_catalogs import (
+    NEEDED,
+    STRING,
+    builtin_operation,
+    operation_catalog,
+    single_operation,
+    tool,
+)
 from tests.support.offerings import definition
 
 
-def made(schema: dict[str, Any], name: str = "run_it") -> dict[str, Any]:
+def example_params(schema: dict[str, Any], name: str = "run_it") -> dict[str, Any]:
     """An example for a tool with this schema."""
-    request = introspection.example_request(only(definition(name, inputSchema=schema)))
+    request = introspection.example_request(single_operation(definition(name, inputSchema=schema)))
     assert request["operation"] == f"s_{name}"
     params: dict[str, Any] = request["params"]
     return params
@@ -59,7 +66,7 @@ def test_example_matches_schema(required: dict[str, Any]) -> None:
         "$defs": {"thing": {"type": "object", "properties": {"n": {"type": "integer"}},
                             "required": ["n"]}},
     }  # fmt: skip
-    params = made(schema)
+    params = example_params(schema)
     assert set(params) == {"value"}
     jsonschema_rs.validator_for(schema).validate(params)
 
@@ -70,21 +77,23 @@ def test_uses_examples_of_server() -> None:
         "properties": {"a": {"type": "string", "examples": ["octocat"]}, "b": {"default": 5}},
         "required": ["a", "b"],
     }
-    assert made(schema) == {"a": "octocat", "b": 5}
+    assert example_params(schema) == {"a": "octocat", "b": 5}
     schema["properties"]["a"]["examples"] = ["x" * 1_000]  # type: ignore[index]
-    assert made(schema)["a"] == "a"
+    assert example_params(schema)["a"] == "a"
 
 
 def test_update_example_changes_field() -> None:
-    found = only(tool("update_issue", {"issue_id": NEEDED, "title": STRING, "body": STRING}))
+    found = single_operation(
+        tool("update_issue", {"issue_id": NEEDED, "title": STRING, "body": STRING})
+    )
     assert found.category is Category.UPDATE
     assert introspection.example_params(found) == {"issue_id": "id", "input": {"title": "title"}}
-    found = only(tool("set_state", {"id": NEEDED, "state": NEEDED}))
+    found = single_operation(tool("set_state", {"id": NEEDED, "state": NEEDED}))
     assert introspection.example_params(found) == {"id": "id", "input": {"state": "state"}}
 
 
 def test_builtin_operation_defines_example() -> None:
-    own = native("introspect", example={"query": "operations"})
+    own = builtin_operation("introspect", example={"query": "operations"})
     (one,) = operation_catalog(natives=(own,)).all()
     assert introspection.example_request(one) == {
         "operation": "introspect",
@@ -95,8 +104,8 @@ def test_builtin_operation_defines_example() -> None:
 def test_handles_circular_schemas_and_slow_patterns() -> None:
     wide = {f"p{n}": {"$ref": "#"} for n in range(30)}
     schema = {"type": "object", "properties": wide, "required": list(wide)}
-    assert len(made(schema)) == 30
-    made(
+    assert len(example_params(schema)) == 30
+    example_params(
         {
             "type": "object",
             "properties": {
@@ -122,5 +131,5 @@ def test_handles_circular_schemas_and_slow_patterns() -> None:
 def test_returns_example_for_invalid_schema(schema: dict[str, Any]) -> None:
     for kind in ("string", "integer", "number", "array", "object", None):
         one = {**schema, **({"type": kind} if kind else {})}
-        params = made({"type": "object", "properties": {"a": one}, "required": ["a"]})
+        params = example_params({"type": "object", "properties": {"a": one}, "required": ["a"]})
         assert set(params) == {"a"}

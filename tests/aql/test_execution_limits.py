@@ -13,7 +13,7 @@ from interlock.aql.language.errors import AqlError
 from interlock.core.call import Call, principal
 from interlock.trust.policy.decision import Decision
 from tests.aql.execution_bench import CLERK, GUARD
-from tests.aql.test_executions import OWNER, open_bench, record
+from tests.aql.test_executions import OWNER, find_record, open_bench
 from tests.trust.decision_steps import danger_step
 
 LONG = {"text": "x" * 1_000}
@@ -22,9 +22,9 @@ LONG = {"text": "x" * 1_000}
 async def test_omits_arguments_of_final_failures(tmp_path: Path) -> None:
     async with open_bench(tmp_path / "executions.db") as bench:
         error = AqlError("PERMISSION_DENIED", "No.")
-        bench.rig.authorizer.install(danger_step(_refusing(error), everywhere=True))
+        bench.rig.authorizer.install(danger_step(_rejecting_step(error), everywhere=True))
         id = (await bench.start(arguments=LONG))["execution_id"]
-        kept = record(bench, id)
+        kept = find_record(bench, id)
         assert kept.error is not None
         assert kept.error["code"] == "PERMISSION_DENIED"
         assert kept.arguments == b""
@@ -105,7 +105,7 @@ def test_is_retryable_by_code(code: str, again: bool) -> None:
     assert is_retryable({"code": code}) is again
 
 
-def _refusing(error: AqlError) -> Callable[[Call, Decision], Decision]:
+def _rejecting_step(error: AqlError) -> Callable[[Call, Decision], Decision]:
     def refuse(call: Call, decided: Decision) -> Decision:
         raise error
 

@@ -38,7 +38,7 @@ SPEAKS_TASKS = Client(
 )
 
 
-class Desk(Bench):
+class ExecutionDesk(Bench):
     """A bench with its operations."""
 
     def __init__(self, **settings: Any) -> None:
@@ -68,15 +68,15 @@ class Desk(Bench):
 
 
 @asynccontextmanager
-async def open_desk(**settings: Any) -> AsyncIterator[Desk]:
-    desk = Desk(**settings)
+async def open_desk(**settings: Any) -> AsyncIterator[ExecutionDesk]:
+    desk = ExecutionDesk(**settings)
     try:
         yield desk
     finally:
         desk.close()
 
 
-async def three(desk: Desk) -> list[str]:
+async def start_three_executions(desk: ExecutionDesk) -> list[str]:
     """One that completed, one that failed, and one that runs."""
     ids = []
     for end in ("completed", "failed", "running"):
@@ -92,7 +92,7 @@ async def three(desk: Desk) -> list[str]:
 @pytest.mark.spec("AQ-8.4.3-1")
 async def test_get_execution_shows_status() -> None:
     async with open_desk() as desk:
-        completed, failed, running = await three(desk)
+        completed, failed, running = await start_three_executions(desk)
         shown = await desk.data("get_execution", execution_id=completed)
         assert shown["status"] == "completed"
         assert shown["result"] == {"built": 7}
@@ -109,7 +109,7 @@ async def test_get_execution_shows_status() -> None:
 @pytest.mark.spec("AQ-AGG-1-1")
 async def test_aggregates_executions_by_status() -> None:
     async with open_desk() as desk:
-        await three(desk)
+        await start_three_executions(desk)
         by_status = {"group_by": "status", "count": True}
         data = await desk.data("list_executions", aggregate={"by_status": by_status})
         assert data == {"aggregations": {"by_status": {"running": 1, "failed": 1, "completed": 1}}}
@@ -130,7 +130,7 @@ async def test_aggregates_executions_by_status() -> None:
 @pytest.mark.spec("AQ-CF-1-1", "AQ-OPS-4.2-1")
 async def test_lists_newest_first_with_computed_age() -> None:
     async with open_desk() as desk:
-        completed, failed, running = await three(desk)
+        completed, failed, running = await start_three_executions(desk)
         data = await desk.data("list_executions")
         assert [one["execution_id"] for one in data["items"]] == [running, failed, completed]
         data = await desk.data(
@@ -150,7 +150,7 @@ async def test_lists_newest_first_with_computed_age() -> None:
 
 async def test_limits_page_length_with_warning() -> None:
     async with open_desk() as desk:
-        await three(desk)
+        await start_three_executions(desk)
         answer = await desk("list_executions", first=5_000)
         [warning] = answer.warnings
         assert warning.code == "VALIDATION_TRUNCATED_WARNING"
@@ -174,7 +174,7 @@ async def test_unknown_and_foreign_executions_look_alike(name: str) -> None:
 @pytest.mark.parametrize(("name", "state"), [("cancel", 0), ("cancel", 1), ("retry", 0)])
 async def test_rejects_changes_of_finished_executions(name: str, state: int) -> None:
     async with open_desk() as desk:
-        ids = await three(desk)
+        ids = await start_three_executions(desk)
         refused = await desk.refused(f"{name}_execution", execution_id=ids[state])
         assert refused.code == "CONFLICT_INVALID_STATE"
 
@@ -193,7 +193,7 @@ async def test_warns_of_retry_that_may_repeat_effect() -> None:
 # -- as tasks
 
 
-def shown(outcome: Outcome) -> dict[str, Any]:
+def decode_result(outcome: Outcome) -> dict[str, Any]:
     decoded: dict[str, Any] = json.loads(outcome.result)
     return decoded
 
@@ -204,7 +204,7 @@ async def test_returns_task_to_client_with_tasks() -> None:
         outcome = await desk.executions.start(desk.child(asked), asked)
         assert isinstance(outcome, Outcome)
         assert outcome.summary is None
-        task = shown(outcome)
+        task = decode_result(outcome)
         assert task["resultType"] == "task"
         assert task["status"] == "working"
         assert "result" not in task
@@ -216,9 +216,9 @@ async def test_returns_task_to_client_with_tasks() -> None:
         assert asked.call is not None
         found = desk.tasks.find(name.id, asked.call)
         assert found is not None
-        assert shown(found.to_outcome(COMPLETE))["status"] == "working"
+        assert decode_result(found.to_outcome(COMPLETE))["status"] == "working"
         desk.last.answer(content=[], structuredContent={"built": 7})
-        done = shown(found.to_outcome(COMPLETE))
+        done = decode_result(found.to_outcome(COMPLETE))
         assert done["status"] == "completed"
         assert done["taskId"] == task["taskId"]
         envelope = json.loads(done["result"]["content"][0]["text"])
@@ -235,18 +235,18 @@ async def test_returns_id_to_stateless_client_without_tasks() -> None:
 
 async def test_task_follows_cancel_and_failure_of_execution() -> None:
     async with open_desk() as desk:
-        _, failed, running = await three(desk)
+        _, failed, running = await start_three_executions(desk)
         call = desk.asked().call
         assert call is not None
         found = desk.tasks.find(running, call)
         assert found is not None
         found.respond({})
         found.cancel("The client cancelled the task.")
-        assert shown(found.to_outcome(COMPLETE))["status"] == "cancelled"
+        assert decode_result(found.to_outcome(COMPLETE))["status"] == "cancelled"
         found.cancel("again: an ended one stays as it is")
         found = desk.tasks.find(failed, call)
         assert found is not None
-        told = shown(found.to_outcome(COMPLETE))
+        told = decode_result(found.to_outcome(COMPLETE))
         assert told["status"] == "failed"
         assert told["error"]["data"]["code"] == "INTERNAL_ERROR"
         # By this it can be retried: operations do not know the task's id.
@@ -260,9 +260,9 @@ async def test_task_follows_cancel_and_failure_of_execution() -> None:
 # -- all operations of this part, held against the language
 
 
-def everything() -> list[BuiltinOperation]:
+def builtin_operations() -> list[BuiltinOperation]:
     async def make() -> list[BuiltinOperation]:
-        desk = Desk()
+        desk = ExecutionDesk()
         notes = Notes(StateStore(MemoryAdapter()).bucket(NOTES), lambda: 0.0)
         try:
             return [
@@ -279,11 +279,11 @@ def everything() -> list[BuiltinOperation]:
     return asyncio.run(make())
 
 
-EVERYTHING = everything()
+OPERATIONS = builtin_operations()
 
 
 @pytest.mark.spec("AQ-8.5.1-1", "AQ-8.5.3-1")
-@pytest.mark.parametrize("native", EVERYTHING, ids=lambda one: one.name)
+@pytest.mark.parametrize("native", OPERATIONS, ids=lambda one: one.name)
 def test_operation_names_begin_with_verb_of_category(native: BuiltinOperation) -> None:
     canonical = {
         Category.CREATE: ("create",),
@@ -303,7 +303,7 @@ def test_operation_names_begin_with_verb_of_category(native: BuiltinOperation) -
 def test_shared_parameters_have_one_definition() -> None:
     seen: dict[str, Parameter] = {}
     own = {"id", "name", "query"}
-    for native in EVERYTHING:
+    for native in OPERATIONS:
         for one in native.parameters:
             assert one.name == one.upstream_name
             known = seen.setdefault(one.name, one)
@@ -317,7 +317,7 @@ def test_shared_parameters_have_one_definition() -> None:
 @pytest.mark.spec("AQ-OPS-4.2-1")
 def test_lists_take_common_parameters() -> None:
     common = {"query", "first", "after", "limit", "offset", "filter", "sort", "fields", "aggregate"}
-    for native in EVERYTHING:
+    for native in OPERATIONS:
         if native.name.startswith(("list_", "search_")):
             assert common <= {one.name for one in native.parameters}
             required = {one.name for one in native.parameters if one.required}
@@ -325,7 +325,7 @@ def test_lists_take_common_parameters() -> None:
 
 
 def test_descriptions_and_examples_are_valid() -> None:
-    for native in EVERYTHING:
+    for native in OPERATIONS:
         names = {one.name for one in native.parameters}
         required = {one.name for one in native.parameters if one.required}
         assert required <= native.example.keys() <= names

@@ -73,7 +73,7 @@ def test_diagram_shows_every_transition() -> None:
     assert drawn.count("-->") == len(TRANSITIONS) + 1 + len(TERMINAL)
 
 
-class Lives(RuleBasedStateMachine):
+class ExecutionLifecycle(RuleBasedStateMachine):
     """Executions of one caller over a real pipeline; what each may become is kept beside it."""
 
     started = Bundle("started")
@@ -175,13 +175,13 @@ class Lives(RuleBasedStateMachine):
         self.loop.close()
 
 
-Lives.TestCase.settings = settings(
+ExecutionLifecycle.TestCase.settings = settings(
     max_examples=30,
     stateful_step_count=25,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
-TestLives = Lives.TestCase
+TestExecutionLifecycle = ExecutionLifecycle.TestCase
 
 
 def test_documentation_contains_diagram() -> None:

@@ -19,7 +19,7 @@ from interlock.aql.language.errors import AqlError, is_safe_message
 from interlock.core.call import Caller, principal
 from interlock.errors import InterlockError
 from interlock.protocol.mcp import PROGRESS
-from tests.aql.execution_bench import CLERK, GUARD, Bench, Session
+from tests.aql.execution_bench import CLERK, GUARD, Bench, ClientSession
 
 OWNER = principal(CLERK)
 
@@ -51,7 +51,7 @@ async def open_bench(path: Path | None = None, **more: Any) -> AsyncIterator[Ben
         bench.close()
 
 
-def record(bench: Bench, id: str) -> Execution:
+def find_record(bench: Bench, id: str) -> Execution:
     return bench.executions.find(OWNER, id).record
 
 
@@ -67,7 +67,7 @@ async def test_responds_at_once_and_completes_later() -> None:
         assert bench.last.call.name == "s.build"
         bench.now += 5
         bench.last.answer(content=[], structuredContent={"built": 7})
-        ended = bench.executions.describe(record(bench, id))
+        ended = bench.executions.describe(find_record(bench, id))
         assert ended["status"] == "completed"
         assert ended["finished_at"] == "2023-11-14T22:13:25.000Z"
         assert "error" not in ended
@@ -82,7 +82,7 @@ async def test_failed_execution_shows_error() -> None:
     async with open_bench() as bench:
         id = (await bench.start())["execution_id"]
         bench.last.answer_error(-32000, "The disk is gone.")
-        shown = bench.executions.describe(record(bench, id))
+        shown = bench.executions.describe(find_record(bench, id))
         assert shown["status"] == "failed"
         assert shown["error"]["code"] == "INTERNAL_ERROR"
         assert shown["error"]["message"] == "The disk is gone."
@@ -106,7 +106,7 @@ async def test_cancel_notifies_upstream() -> None:
         assert shown["status"] == "cancelled"
         assert "finished_at" in shown
         assert bench.last.abandoned == ["The caller cancelled the execution."]
-        assert record(bench, id).arguments == b"", "nobody will run it again"
+        assert find_record(bench, id).arguments == b"", "nobody will run it again"
         with pytest.raises(AqlError) as again:
             bench.executions.cancel(OWNER, id)
         assert again.value.code == "CONFLICT_INVALID_STATE"
@@ -158,7 +158,7 @@ async def test_retry_starts_another_attempt() -> None:
         assert "finished_at" not in shown
         assert bytes(bench.last.call.arguments) == b'{"x": 1}'
         bench.last.answer(content=[])
-        assert record(bench, id).status is ExecutionState.COMPLETED
+        assert find_record(bench, id).status is ExecutionState.COMPLETED
 
 
 async def test_retry_reports_possible_repeated_effect() -> None:
@@ -187,7 +187,7 @@ async def test_rejects_retry_of_removed_operation() -> None:
         with pytest.raises(AqlError) as gone:
             await bench.executions.retry(bench.asked(), id)
         assert gone.value.code == "NOT_FOUND_OPERATION"
-        assert record(bench, id).status is ExecutionState.FAILED
+        assert find_record(bench, id).status is ExecutionState.FAILED
 
 
 @pytest.mark.parametrize(
@@ -209,18 +209,18 @@ async def test_hides_executions_of_other_callers(other: Caller) -> None:
             bench.executions.cancel(principal(other), id)
         with pytest.raises(AqlError):
             await bench.executions.retry(bench.asked(caller=other), id)
-        assert record(bench, id).status is ExecutionState.RUNNING
+        assert find_record(bench, id).status is ExecutionState.RUNNING
 
 
 @pytest.mark.spec("AQ-2.3.3-2", "AQ-2.3.3-1")
 async def test_session_end_cancels_execution() -> None:
     async with open_bench() as bench:
-        session = Session()
+        session = ClientSession()
         told: list[str] = []
         id = (await bench.start(session=session))["execution_id"]
         session.on_close.append(lambda: told.append("another"))
         session.end()
-        ended = record(bench, id)
+        ended = find_record(bench, id)
         assert ended.status is ExecutionState.CANCELLED
         assert ended.finished is not None
         assert bench.last.abandoned == ["The session of the execution has ended."]
@@ -229,7 +229,7 @@ async def test_session_end_cancels_execution() -> None:
 
 async def test_closed_session_starts_nothing() -> None:
     async with open_bench() as bench:
-        session = Session()
+        session = ClientSession()
         starting = asyncio.ensure_future(bench.start(session=session))
         await asyncio.sleep(0)
         session.end()
@@ -239,7 +239,7 @@ async def test_closed_session_starts_nothing() -> None:
 
 async def test_finished_execution_leaves_session() -> None:
     async with open_bench() as bench:
-        session = Session()
+        session = ClientSession()
         await bench.start(session=session)
         bench.last.answer(content=[])
         assert session.on_close == []
@@ -247,10 +247,10 @@ async def test_finished_execution_leaves_session() -> None:
 
 async def test_survives_session_if_configured() -> None:
     async with open_bench(survive_session=True) as bench:
-        session = Session()
+        session = ClientSession()
         id = (await bench.start(session=session))["execution_id"]
         session.end()
-        assert record(bench, id).status is ExecutionState.RUNNING
+        assert find_record(bench, id).status is ExecutionState.RUNNING
 
 
 @pytest.mark.spec("AQ-8.4.3-2")
@@ -268,7 +268,7 @@ async def test_progress_never_decreases() -> None:
             {"progress": 5},
         ):
             bench.last.say(PROGRESS, json.dumps({"progressToken": id, **said}).encode())
-            seen.append(record(bench, id).progress)
+            seen.append(find_record(bench, id).progress)
         percentages = [one["percentage"] for one in seen if one is not None]
         assert percentages == [25.0, 75.0, 75.0, 100.0, 100.0, 100.0]
         assert seen[1] == {"percentage": 75.0, "current": 3, "total": 4, "message": "packing"}
@@ -350,7 +350,7 @@ def test_restart_fails_running_execution_and_allows_retry(tmp_path: Path) -> Non
 
     async def later(bench: Bench) -> None:
         bench.executions.load()
-        shown = bench.executions.describe(record(bench, ids[0]))
+        shown = bench.executions.describe(find_record(bench, ids[0]))
         assert shown["status"] == "failed"
         assert shown["error"]["details"] == {"reason": "lost"}
         assert shown["started_at"] == "2023-11-14T22:13:20.000Z"
@@ -371,7 +371,7 @@ async def test_starts_nothing_if_store_fails(tmp_path: Path) -> None:
         await bench.start()
         bench.last.answer(content=[])
         await bench.settle()
-        full(bench)
+        limit_pages(bench)
         with pytest.raises(InterlockError) as refused:
             await bench.start(arguments={"text": "x" * 9_000})
         assert refused.value.failure.name == "journal_unavailable"
@@ -387,13 +387,13 @@ async def test_keeps_result_in_memory_until_stored(tmp_path: Path) -> None:
 
     async with open_bench(path) as bench:
         id = (await bench.start())["execution_id"]
-        full(bench)
+        limit_pages(bench)
         bench.last.answer(content=[], structuredContent={"built": "x" * 9_000})
         await bench.settle()
         live = bench.executions.find(OWNER, id)
         assert live.record.status is ExecutionState.COMPLETED
         assert data_in(bench.executions.result(live) or b"") == {"built": "x" * 9_000}
-        full(bench, False)
+        limit_pages(bench, False)
         await bench.start()
         bench.last.answer(content=[])
         await bench.settle()
@@ -402,7 +402,7 @@ async def test_keeps_result_in_memory_until_stored(tmp_path: Path) -> None:
         assert live.result is None
 
 
-def full(bench: Bench, is_full: bool = True) -> None:
+def limit_pages(bench: Bench, is_full: bool = True) -> None:
     """The disk of the store has no room, as SQLite says it."""
 
     def limit(file: sqlite3.Connection) -> None:
@@ -431,7 +431,7 @@ async def test_required_input_fails_execution() -> None:
 
         needed = b'{"resultType":"input_required","inputRequests":{}}'
         bench.executions._on_done(live, call, Outcome(needed, Era.STATELESS), None)
-        error = record(bench, id).error
+        error = find_record(bench, id).error
         assert error is not None
         assert error["code"] == "CONFLICT_INVALID_STATE"
         assert is_safe_message(error["message"])

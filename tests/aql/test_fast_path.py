@@ -22,7 +22,16 @@ from interlock.core.pipeline.validation import validate_arguments
 from interlock.errors import InterlockError
 from interlock.protocol.mcp import TOOLS_CALL, Era, summarize_result
 from interlock.trust.policy import Policy
-from tests.aql.view_pipeline import ALL, FIVE, READS, SINGLE, Staged, hub, staged, text_result
+from tests.aql.view_pipeline import (
+    ALL,
+    FIVE,
+    READS,
+    SINGLE,
+    ViewPipeline,
+    hub_offering,
+    text_result,
+    view_pipeline,
+)
 from tests.support.calls import LOCAL, SESSION, STATELESS
 from tests.support.offerings import definition, offer
 from tests.support.pipeline import PipelineHarness
@@ -30,13 +39,13 @@ from tests.support.pipeline import PipelineHarness
 ORDINARY = b'{"operation":"hub_get_issue","params":{"owner":"me","number":5}}'
 
 
-def call_of(arguments: bytes, endpoint: str = "mcp_aql_read", face: Any = FIVE) -> Call:
+def make_call(arguments: bytes, endpoint: str = "mcp_aql_read", face: Any = FIVE) -> Call:
     made = Call(TOOLS_CALL, "test", LOCAL, SESSION, endpoint, arguments=Raw(arguments), view=face)
     made.caller = Caller("somebody")
     return made
 
 
-def taken(staged: Staged, call: Call) -> tuple[Any, ...] | str:
+def resolve_call(staged: ViewPipeline, call: Call) -> tuple[Any, ...] | str:
     """What a request becomes: the tool, its arguments, the operation. Or why not."""
     catalog = staged.rig.catalog
     try:
@@ -57,19 +66,19 @@ def taken(staged: Staged, call: Call) -> tuple[Any, ...] | str:
 
 
 @pytest.fixture(scope="module")
-def warm() -> Staged:
+def warm() -> ViewPipeline:
     """One that has seen every kind of ordinary request."""
-    staged = Staged(PipelineHarness(hub()))
+    staged = ViewPipeline(PipelineHarness(hub_offering()))
     for operation, endpoint in (("hub_get_issue", "read"), ("hub_run_report", "execute")):
         params = {"owner": "me", "number": 1} if operation == "hub_get_issue" else {}
         body = json.dumps({"operation": operation, "params": params}).encode()
         for face, name in ((FIVE, f"mcp_aql_{endpoint}"), (SINGLE, "mcp_aql")):
-            staged.stage.resolve_operation(call_of(body, name, face))
+            staged.stage.resolve_operation(make_call(body, name, face))
     return staged
 
 
-def test_second_request_takes_fast_path(warm: Staged) -> None:
-    call = call_of(ORDINARY)
+def test_second_request_takes_fast_path(warm: ViewPipeline) -> None:
+    call = make_call(ORDINARY)
     assert warm.stage._fast_path.resolve_operation(call, FIVE)
     assert (call.name, bytes(call.arguments)) == ("hub.get_issue", b'{"owner":"me","number":5}')
 
@@ -102,8 +111,8 @@ def test_second_request_takes_fast_path(warm: Staged) -> None:
         b"[]",
     ],
 )
-def test_unusual_requests_take_slow_path(warm: Staged, body: bytes) -> None:
-    call = call_of(body)
+def test_unusual_requests_take_slow_path(warm: ViewPipeline, body: bytes) -> None:
+    call = make_call(body)
     assert not warm.stage._fast_path.resolve_operation(call, FIVE)
     assert (call.name, call.operation_request) == ("mcp_aql_read", None)
 
@@ -116,24 +125,24 @@ def test_unusual_requests_take_slow_path(warm: Staged, body: bytes) -> None:
         b'{"number":5,"owner":"\xc3\xa4"}',
     ],
 )
-def test_fast_path_keeps_argument_bytes(warm: Staged, params: bytes) -> None:
+def test_fast_path_keeps_argument_bytes(warm: ViewPipeline, params: bytes) -> None:
     body = b'{"operation":"hub_get_issue","params":%b}' % params
-    short, long = call_of(body), call_of(body)
+    short, long = make_call(body), make_call(body)
     assert warm.stage._fast_path.resolve_operation(short, FIVE)
-    cold = Staged(PipelineHarness(hub()))
+    cold = ViewPipeline(PipelineHarness(hub_offering()))
     assert cold.stage.resolve_operation(long) is GOES_ON
     assert bytes(short.arguments) == bytes(long.arguments) == params
 
 
 @pytest.mark.spec("AQ-6.2-1")
-def test_wrong_endpoint_takes_slow_path(warm: Staged) -> None:
-    assert not warm.stage._fast_path.resolve_operation(call_of(ORDINARY, "mcp_aql_delete"), FIVE)
+def test_wrong_endpoint_takes_slow_path(warm: ViewPipeline) -> None:
+    assert not warm.stage._fast_path.resolve_operation(make_call(ORDINARY, "mcp_aql_delete"), FIVE)
     with pytest.raises(InterlockError, match="mcp_aql_read"):
-        warm.stage.resolve_operation(call_of(ORDINARY, "mcp_aql_delete"))
+        warm.stage.resolve_operation(make_call(ORDINARY, "mcp_aql_delete"))
 
 
-def odd_call(params: bytes) -> Call:
-    return call_of(b'{"operation":"hub_get_odds","params":%b}' % params)
+def odds_call(params: bytes) -> Call:
+    return make_call(b'{"operation":"hub_get_odds","params":%b}' % params)
 
 
 @pytest.mark.parametrize(
@@ -164,45 +173,48 @@ def odd_call(params: bytes) -> Call:
 def test_open_schema_still_checks_names_and_numbers(
     params: bytes, short: bool, more: dict[str, Any]
 ) -> None:
-    one, other = Staged(PipelineHarness(odds(**more))), Staged(PipelineHarness(odds(**more)))
-    first = taken(one, odd_call(b'{"ratio":1}'))
-    taken(one, odd_call(b'{"ratio":1,"unheard_of":1}'))
-    call = odd_call(params)
+    one, other = (
+        ViewPipeline(PipelineHarness(odds_offering(**more))),
+        ViewPipeline(PipelineHarness(odds_offering(**more))),
+    )
+    first = resolve_call(one, odds_call(b'{"ratio":1}'))
+    resolve_call(one, odds_call(b'{"ratio":1,"unheard_of":1}'))
+    call = odds_call(params)
     if isinstance(first, tuple):
-        assert one.stage._fast_path.resolve_operation(odd_call(params), FIVE) is short
-    assert taken(one, call) == taken(other, odd_call(params))
+        assert one.stage._fast_path.resolve_operation(odds_call(params), FIVE) is short
+    assert resolve_call(one, call) == resolve_call(other, odds_call(params))
 
 
 def test_catalog_change_clears_cache() -> None:
-    node = Staged(PipelineHarness(hub()))
-    assert node.stage.resolve_operation(call_of(ORDINARY)) is GOES_ON
-    before = call_of(ORDINARY)
+    node = ViewPipeline(PipelineHarness(hub_offering()))
+    assert node.stage.resolve_operation(make_call(ORDINARY)) is GOES_ON
+    before = make_call(ORDINARY)
     assert node.stage.resolve_operation(before) is CHECKED
     schema = {"type": "object", "properties": {"owner": {"type": "string"}}}
     changed = offer("hub", [definition("get_issue", inputSchema=schema)])
     node.rig.catalog.publish(changed)
-    after = taken(node, call_of(ORDINARY, "mcp_aql_execute"))
+    after = resolve_call(node, make_call(ORDINARY, "mcp_aql_execute"))
     assert isinstance(after, str), "it is a READ no more, and there is no number"
-    fits = call_of(b'{"operation":"hub_get_issue","params":{"owner":"me"}}')
+    fits = make_call(b'{"operation":"hub_get_issue","params":{"owner":"me"}}')
     assert node.stage.resolve_operation(fits) is GOES_ON
     assert fits.operation_request.operation.tool is not before.route  # type: ignore[union-attr]
-    again = call_of(b'{"operation":"hub_get_issue","params":{"owner":"me"}}')
+    again = make_call(b'{"operation":"hub_get_issue","params":{"owner":"me"}}')
     assert node.stage.resolve_operation(again) is CHECKED
     assert again.route is node.rig.catalog.find("hub.get_issue") is not before.route
     node.rig.catalog.withdraw("hub")
-    assert "Unknown operation" in taken(node, call_of(ORDINARY))
+    assert "Unknown operation" in resolve_call(node, make_call(ORDINARY))
 
 
 def test_config_change_clears_cache() -> None:
-    node = Staged(PipelineHarness(hub()))
-    node.stage.resolve_operation(call_of(ORDINARY))
-    assert node.stage.resolve_operation(call_of(ORDINARY)) is CHECKED
+    node = ViewPipeline(PipelineHarness(hub_offering()))
+    node.stage.resolve_operation(make_call(ORDINARY))
+    assert node.stage.resolve_operation(make_call(ORDINARY)) is CHECKED
     node.stage.configure(AqlConfig())
-    assert node.stage.resolve_operation(call_of(ORDINARY)) is GOES_ON
-    assert node.stage.resolve_operation(call_of(ORDINARY)) is CHECKED
+    assert node.stage.resolve_operation(make_call(ORDINARY)) is GOES_ON
+    assert node.stage.resolve_operation(make_call(ORDINARY)) is CHECKED
 
 
-class Counting:
+class CountingQuotas:
     """Quotas that count."""
 
     def __init__(self) -> None:
@@ -216,19 +228,19 @@ class Counting:
 
 
 def test_quotas_count_every_request() -> None:
-    node = Staged(PipelineHarness(hub()))
+    node = ViewPipeline(PipelineHarness(hub_offering()))
     for _ in range(2):
-        node.stage.resolve_operation(call_of(ORDINARY))
-    node.stage.quotas = counting = Counting()  # type: ignore[assignment]
+        node.stage.resolve_operation(make_call(ORDINARY))
+    node.stage.quotas = counting = CountingQuotas()  # type: ignore[assignment]
     for _ in range(2):
-        assert node.stage.resolve_operation(call_of(ORDINARY)) is GOES_ON
+        assert node.stage.resolve_operation(make_call(ORDINARY)) is GOES_ON
     assert counting.admitted == 2
     counting.active = False
-    assert node.stage.resolve_operation(call_of(ORDINARY)) is CHECKED
+    assert node.stage.resolve_operation(make_call(ORDINARY)) is CHECKED
 
 
-def test_callers_share_no_state(warm: Staged) -> None:
-    one, other = call_of(ORDINARY), call_of(ORDINARY)
+def test_callers_share_no_state(warm: ViewPipeline) -> None:
+    one, other = make_call(ORDINARY), make_call(ORDINARY)
     other.caller = Caller("somebody else")
     assert warm.stage.resolve_operation(one) is CHECKED
     assert warm.stage.resolve_operation(other) is CHECKED
@@ -238,7 +250,7 @@ def test_callers_share_no_state(warm: Staged) -> None:
 
 
 def test_views_alternate() -> None:
-    node = Staged(PipelineHarness(hub()))
+    node = ViewPipeline(PipelineHarness(hub_offering()))
     for expected in (GOES_ON, CHECKED, CHECKED):
         for face, endpoint in (
             (FIVE, "mcp_aql_read"),
@@ -246,17 +258,17 @@ def test_views_alternate() -> None:
             (SINGLE, "mcp_aql"),
             (ALL, "mcp_aql_read"),
         ):
-            call = call_of(ORDINARY, endpoint, face)
+            call = make_call(ORDINARY, endpoint, face)
             assert node.stage.resolve_operation(call) is expected
             assert call.operation_request.operation_view is face  # type: ignore[union-attr]
             assert call.operation_request.family is face.tools[endpoint]  # type: ignore[union-attr]
             if face is not ALL:
-                wrong = call_of(ORDINARY, "mcp_aql_create", face)
-                assert isinstance(taken(node, wrong), str)
+                wrong = make_call(ORDINARY, "mcp_aql_create", face)
+                assert isinstance(resolve_call(node, wrong), str)
 
 
 def test_rejects_invalid_arguments_every_time() -> None:
-    node = staged()
+    node = view_pipeline()
     good = {"operation": "hub_get_issue", "params": {"owner": "me", "number": 5}}
     bad = {"operation": "hub_get_issue", "params": {"owner": "me", "number": "five"}}
     before = node.ask("mcp_aql_read", bad)
@@ -270,7 +282,7 @@ def test_rejects_invalid_arguments_every_time() -> None:
 
 
 def test_new_policy_applies_to_cached_requests() -> None:
-    node = staged()
+    node = view_pipeline()
     good = {"operation": "hub_get_issue", "params": {"owner": "me", "number": 5}}
     for _ in range(2):
         node.begin("mcp_aql_read", good)
@@ -315,12 +327,12 @@ def test_fast_and_slow_path_return_same_result(
     endpoint, face = ("mcp_aql", SINGLE) if single else ("mcp_aql_read", FIVE)
     cold, warm = _PAIR
     cold.stage._fast_path.clear()
-    longer = taken(cold, call_of(body.encode("utf-8", "replace"), endpoint, face))
-    shorter = taken(warm, call_of(body.encode("utf-8", "replace"), endpoint, face))
+    longer = resolve_call(cold, make_call(body.encode("utf-8", "replace"), endpoint, face))
+    shorter = resolve_call(warm, make_call(body.encode("utf-8", "replace"), endpoint, face))
     assert shorter == longer
 
 
-def odds(**more: Any) -> Offering:
+def odds_offering(**more: Any) -> Offering:
     """`hub`, with an operation whose schema leaves much open."""
     schema = {
         "type": "object",
@@ -334,13 +346,16 @@ def odds(**more: Any) -> Offering:
             definition("get_odds", inputSchema=schema, annotations=READS),
             *(
                 Raw(b'{"name":%b%b' % (tool.upstream_name_json, tool.listed))
-                for tool in hub().tools
+                for tool in hub_offering().tools
             ),
         ],
     )
 
 
-_PAIR = (Staged(PipelineHarness(odds())), Staged(PipelineHarness(odds())))
+_PAIR = (
+    ViewPipeline(PipelineHarness(odds_offering())),
+    ViewPipeline(PipelineHarness(odds_offering())),
+)
 
 BLOCKS = st.one_of(
     st.text(max_size=30).map(lambda text: {"type": "text", "text": text}),
@@ -370,11 +385,11 @@ RESULTS = st.fixed_dictionaries(
 )
 
 
-def ordinary_call() -> tuple[Staged, Call]:
+def fast_path_call() -> tuple[ViewPipeline, Call]:
     """A call that took the short way."""
     staged = _PAIR[1]
-    staged.stage.resolve_operation(call_of(ORDINARY))
-    call = call_of(ORDINARY)
+    staged.stage.resolve_operation(make_call(ORDINARY))
+    call = make_call(ORDINARY)
     staged.stage.resolve_operation(call)
     assert call.operation_request.ordinary  # type: ignore[union-attr]
     call.started_at = staged.rig.clock()
@@ -393,7 +408,7 @@ def ordinary_call() -> tuple[Staged, Call]:
     ],
 )
 def test_common_results_take_fast_path(raw: bytes) -> None:
-    _, call = ordinary_call()
+    _, call = fast_path_call()
     glance = summarize_result(Raw(raw))
     outcome = Outcome(raw, Era.SESSION, glance)
     assert fast_path.write_fast_response(call, outcome, glance, True) is not None
@@ -409,7 +424,7 @@ def test_fast_and_slow_path_write_same_response(
     raw = msgspec.json.encode(result)
     glance = summarize_result(Raw(raw))
     outcome = Outcome(raw, Era.STATELESS if from_stateless else Era.SESSION, glance)
-    staged, call = ordinary_call()
+    staged, call = fast_path_call()
     if to_stateless:
         call.client = STATELESS
     short = fast_path.write_fast_response(call, outcome, glance, structured)

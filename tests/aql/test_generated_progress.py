@@ -13,16 +13,16 @@ from interlock.aql.progress import ProgressStage
 from interlock.aql.request import AqlRequest
 from interlock.core.call import Call
 from interlock.protocol.mcp import LOG_MESSAGE, PROGRESS
-from tests.aql.execution_bench import FACE, Bench, Wrapping
+from tests.aql.execution_bench import VIEW, Bench, EnvelopeWriter
 from tests.support.calls import LOCAL, SESSION
 
 
-class Desk(Bench):
+class ProgressBench(Bench):
     def __init__(self) -> None:
         super().__init__()
         clock = self.rig.clock
         self.rig.pipeline.install_operations(
-            ProgressStage(Wrapping(), clock=clock, call_later=clock.call_later)  # type: ignore[arg-type]
+            ProgressStage(EnvelopeWriter(), clock=clock, call_later=clock.call_later)  # type: ignore[arg-type]
         )
         self.heard: list[tuple[str, dict[str, Any]]] = []
 
@@ -32,10 +32,10 @@ class Desk(Bench):
         found = self.operation_catalog.find(operation)
         assert found is not None
         call = Call(
-            "tools/call", "test", LOCAL, SESSION, found.canonical, view=FACE,
+            "tools/call", "test", LOCAL, SESSION, found.canonical, view=VIEW,
             meta={} if token is None else {"progressToken": Raw(token)},
             on_notification=hear or self._hear,
-            operation_request=AqlRequest(found, FACE, None),
+            operation_request=AqlRequest(found, VIEW, None),
         )  # fmt: skip
         return self.rig.begin(call)
 
@@ -53,8 +53,8 @@ class Desk(Bench):
 
 @pytest.fixture
 def desk() -> Any:
-    async def make() -> Desk:
-        return Desk()
+    async def make() -> ProgressBench:
+        return ProgressBench()
 
     desk = asyncio.run(make())
     yield desk
@@ -62,7 +62,7 @@ def desk() -> Any:
 
 
 @pytest.mark.spec("AQ-MCP-5.1-1")
-def test_sends_progress_every_second_of_silence(desk: Desk) -> None:
+def test_sends_progress_every_second_of_silence(desk: ProgressBench) -> None:
     desk.call()
     desk.rig.clock.advance(3.5)
     assert len(desk.progress) == 3
@@ -78,19 +78,19 @@ def test_sends_progress_every_second_of_silence(desk: Desk) -> None:
 
 
 @pytest.mark.spec("AQ-MCP-5.1-1")
-def test_sends_nothing_without_progress_token(desk: Desk) -> None:
+def test_sends_nothing_without_progress_token(desk: ProgressBench) -> None:
     desk.call(token=None)
     desk.rig.clock.advance(3.5)
     assert desk.heard == []
 
 
-def test_sends_nothing_for_read_operations(desk: Desk) -> None:
+def test_sends_nothing_for_read_operations(desk: ProgressBench) -> None:
     desk.call("s_look")
     desk.rig.clock.advance(3.5)
     assert desk.heard == []
 
 
-def test_sends_nothing_for_fast_calls(desk: Desk) -> None:
+def test_sends_nothing_for_fast_calls(desk: ProgressBench) -> None:
     desk.call()
     desk.rig.clock.advance(0.5)
     desk.last.answer(content=[])
@@ -98,7 +98,7 @@ def test_sends_nothing_for_fast_calls(desk: Desk) -> None:
     assert desk.heard == []
 
 
-def test_server_progress_replaces_generated_progress(desk: Desk) -> None:
+def test_server_progress_replaces_generated_progress(desk: ProgressBench) -> None:
     desk.call()
     for progress in (0, 0.1, 5):
         desk.report(progress)
@@ -106,7 +106,7 @@ def test_server_progress_replaces_generated_progress(desk: Desk) -> None:
     assert desk.progress == [0, 0.1, 5]
 
 
-def test_progress_never_decreases(desk: Desk) -> None:
+def test_progress_never_decreases(desk: ProgressBench) -> None:
     desk.call()
     desk.rig.clock.advance(2.5)
     for progress in (0, 0.0005, 0.5, 0.25, "x", 1):
@@ -116,14 +116,14 @@ def test_progress_never_decreases(desk: Desk) -> None:
     assert desk.progress == [0.001, 0.002, 0.5, 0.25, "x", 1]
 
 
-def test_passes_other_notifications(desk: Desk) -> None:
+def test_passes_other_notifications(desk: ProgressBench) -> None:
     desk.call()
     desk.rig.clock.advance(1.5)
     desk.last.say(LOG_MESSAGE, b'{"level":"info","data":"x"}')
     assert [method for method, _ in desk.heard] == [PROGRESS, LOG_MESSAGE]
 
 
-def test_failing_client_does_not_affect_others(desk: Desk) -> None:
+def test_failing_client_does_not_affect_others(desk: ProgressBench) -> None:
     def gone(*_: Any) -> None:
         raise OSError("the connection is gone")
 

@@ -25,15 +25,23 @@ from interlock.core.catalog.offering import Offering
 from interlock.protocol.aql_terms import BUILTIN_KEY, OperationView
 from interlock.protocol.mcp import TOOLS_LIST
 from tests.aql.introspection_schemas import GITHUB, SLACK
-from tests.aql.operation_catalogs import NEEDED, STRING, config, face, native, parameter, tool
+from tests.aql.operation_catalogs import (
+    NEEDED,
+    STRING,
+    builtin_operation,
+    config,
+    find_view,
+    parameter,
+    tool,
+)
 from tests.support.calls import LOCAL, SESSION, tool_call
 from tests.support.offerings import offer
 from tests.support.pipeline import PipelineHarness
 
-FIVE, SINGLE = face("view=aql"), face("view=aql-single")
+FIVE, SINGLE = find_view("view=aql"), find_view("view=aql-single")
 
 
-class Standing:
+class IntrospectedNode:
     """A node as far as operations know one, with servers that answer what they were sent."""
 
     def __init__(self, *offerings: Offering, which: OperationView = FIVE, **settings: Any) -> None:
@@ -57,7 +65,7 @@ class Standing:
                 AqlWarning(code, message, details)
             ),
         )
-        spying = native(
+        spying = builtin_operation(
             "get_thing",
             answer=lambda asked: self.got.append(dict(asked.params)) or {},  # type: ignore[func-returns-value]
             parameters=(parameter("id", required=True), parameter("kind", default="small")),
@@ -126,15 +134,15 @@ class Standing:
 
 
 @pytest.fixture(params=[FIVE, SINGLE], ids=["five", "single"])
-def node(request: pytest.FixtureRequest) -> Standing:
-    return Standing(GITHUB, SLACK, which=request.param)
+def node(request: pytest.FixtureRequest) -> IntrospectedNode:
+    return IntrospectedNode(GITHUB, SLACK, which=request.param)
 
 
 @pytest.mark.spec("AQ-EPM-5.3-1")
 @pytest.mark.spec(
     "AQ-INT-8.1.1-1", "AQ-4.3-2", "AQ-INT-8.1-1", "AQ-INT-3.3-2", "AQ-INT-8.2-1", "AQ-INT-2.1-1"
 )
-def test_accepts_every_introspected_example(node: Standing) -> None:
+def test_accepts_every_introspected_example(node: IntrospectedNode) -> None:
     names = node.names()
     assert len(names) == 9
     for name in names:
@@ -145,7 +153,7 @@ def test_accepts_every_introspected_example(node: Standing) -> None:
 
 
 @pytest.mark.spec("AQ-INT-8.1.2-1")
-def test_rejects_undocumented_parameters(node: Standing) -> None:
+def test_rejects_undocumented_parameters(node: IntrospectedNode) -> None:
     features = [*FEATURES, "filter", "sort", "query", "aggregate", "limit", "offset", "first",
                 "after", "page", "page_size"]  # fmt: skip
     for name in node.names():
@@ -161,7 +169,7 @@ def test_rejects_undocumented_parameters(node: Standing) -> None:
 
 
 @pytest.mark.spec("AQ-INT-8.1-1", "AQ-INT-8.1.1-1")
-def test_types_and_required_flags_are_those_of_calls(node: Standing) -> None:
+def test_types_and_required_flags_are_those_of_calls(node: IntrospectedNode) -> None:
     json_types: dict[str, Any] = {
         "string": str, "integer": int, "number": (int, float), "boolean": bool, "array": list,
         "object": dict,
@@ -182,7 +190,7 @@ def test_types_and_required_flags_are_those_of_calls(node: Standing) -> None:
 
 
 @pytest.mark.spec("AQ-7.2-1")
-def test_names_missing_parameter_with_type_and_description(node: Standing) -> None:
+def test_names_missing_parameter_with_type_and_description(node: IntrospectedNode) -> None:
     answer = node.ask("introspect", {})
     assert answer["error"]["code"] == "VALIDATION_MISSING_PARAM"
     answer = node.ask("github_create_issue", {"repo": "r", "title": "t"})
@@ -204,14 +212,14 @@ def test_names_missing_parameter_with_type_and_description(node: Standing) -> No
 
 
 @pytest.mark.spec("AQ-INT-8.2.1-1")
-def test_introspect_rejects_unknown_parameter(node: Standing) -> None:
+def test_introspect_rejects_unknown_parameter(node: IntrospectedNode) -> None:
     answer = node.ask("introspect", {"query": "operations", "serach": "x"})
     assert answer["error"]["code"] == "VALIDATION_UNKNOWN_PARAM"
     assert "search" in answer["error"]["message"]
 
 
 @pytest.mark.spec("AQ-INT-3.1-1", "AQ-INT-4.3-1")
-def test_introspection_returns_envelope(node: Standing) -> None:
+def test_introspection_returns_envelope(node: IntrospectedNode) -> None:
     answer = node.ask("introspect", {"query": "foo"})
     assert answer["success"] is False
     assert answer["error"]["code"] == "INVALID_QUERY_TYPE"
@@ -232,7 +240,7 @@ def test_introspection_returns_envelope(node: Standing) -> None:
     ],
 )
 def test_enforces_schema_constraints_before_call(
-    node: Standing, operation: str, change: dict[str, Any]
+    node: IntrospectedNode, operation: str, change: dict[str, Any]
 ) -> None:
     details = node.details(operation)
     params = {**details["examples"][0]["request"]["params"], **change}
@@ -244,7 +252,7 @@ def test_enforces_schema_constraints_before_call(
 
 
 @pytest.mark.spec("AQ-OPS-5.1-1", "AQ-OPS-5.2-1", "AQ-OPS-5.4-1")
-def test_builtin_operation_gets_only_valid_requests(node: Standing) -> None:
+def test_builtin_operation_gets_only_valid_requests(node: IntrospectedNode) -> None:
     for params in ({}, {"id": 7}, {"id": "a", "other": 1}, {"id": None}):
         assert node.ask("get_thing", params)["success"] is False
     assert node.got == []
@@ -254,17 +262,17 @@ def test_builtin_operation_gets_only_valid_requests(node: Standing) -> None:
 
 @pytest.mark.spec("AQ-MCP-2.1-2", "AQ-INT-2.1-1", "AQ-7.2-1")
 def test_rejects_introspect_at_other_endpoint() -> None:
-    node = Standing(GITHUB)
+    node = IntrospectedNode(GITHUB)
     answer = node.ask("introspect", {"query": "operations"}, endpoint="mcp_aql_create")
     assert answer["error"]["code"] == "VALIDATION_ENDPOINT_MISMATCH"
     assert "mcp_aql_read" in answer["error"]["message"]
     assert node.ask("introspect", {"query": "operations"}, "mcp_aql_read")["success"] is True
-    single = Standing(GITHUB, which=SINGLE)
+    single = IntrospectedNode(GITHUB, which=SINGLE)
     assert single.ask("introspect", {"query": "operations"}, "mcp_aql")["success"] is True
 
 
 @pytest.mark.spec("AQ-4.5-1", "AQ-4.5-2")
-def test_flattens_update_for_upstream(node: Standing) -> None:
+def test_flattens_update_for_upstream(node: IntrospectedNode) -> None:
     ids = {"owner": "o", "repo": "r", "issue_number": 1}
     answer = node.ask("github_update_issue", {**ids, "input": {"title": "t", "state": "open"}})
     assert answer["data"]["sent"] == {**ids, "title": "t", "state": "open"}
@@ -276,7 +284,7 @@ def test_flattens_update_for_upstream(node: Standing) -> None:
 def test_restores_upstream_parameter_names() -> None:
     odd = tool("get_x", {"userId": NEEDED, "user_id": STRING, "per-page": STRING, "fields": STRING,
                          "_meta": STRING, "operation": STRING})  # fmt: skip
-    node = Standing(offer("s", [odd]))
+    node = IntrospectedNode(offer("s", [odd]))
     sent = {"userId": "1", "per-page": "2", "fields": "own", "_meta": "m", "operation": "mine"}
     names = {one["name"] for one in node.details("s_get_x")["parameters"]}
     assert names == {"user_id_2", "user_id", "per_page", "fields", "x_meta", "operation", "preset"}
@@ -296,7 +304,7 @@ def test_keeps_alternatives_of_schema() -> None:
         "properties": {"who": {"oneOf": [{"type": "string"}, {"type": "integer"}]}},
         "required": ["who"],
     }
-    node = Standing(offer("s", [tool("create_x", inputSchema=either)]))
+    node = IntrospectedNode(offer("s", [tool("create_x", inputSchema=either)]))
     assert node.ask("s_create_x", {"who": 7})["success"] is True
     assert node.ask("s_create_x", {"who": "me"})["success"] is True
     assert node.ask("s_create_x", {"who": True})["success"] is False
@@ -305,7 +313,7 @@ def test_keeps_alternatives_of_schema() -> None:
 
 
 @pytest.mark.spec("AQ-INT-7.3-1")
-def test_changed_catalog_is_introspected_at_once(node: Standing) -> None:
+def test_changed_catalog_is_introspected_at_once(node: IntrospectedNode) -> None:
     assert "github_create_issue" in node.names()
     node.rig.catalog.publish(offer("github", [tool("create_ticket")]))
     assert "github_create_ticket" in node.names()
@@ -313,7 +321,7 @@ def test_changed_catalog_is_introspected_at_once(node: Standing) -> None:
 
 
 @pytest.mark.spec("AQ-EPM-5.3-1")
-def test_only_read_operations_select_fields_in_every_mode(node: Standing) -> None:
+def test_only_read_operations_select_fields_in_every_mode(node: IntrospectedNode) -> None:
     answer = node.ask("github_search_code", {"q": "x", "when": "2026-01-01", "fields": ["sent.q"]})
     assert answer["data"] == {"sent": {"q": "x"}}
     issue = {"owner": "o", "repo": "r", "title": "t"}
@@ -322,7 +330,7 @@ def test_only_read_operations_select_fields_in_every_mode(node: Standing) -> Non
 
 
 @pytest.mark.spec("AQ-INT-8.1.3-1")
-def test_error_messages_reveal_no_internals(node: Standing) -> None:
+def test_error_messages_reveal_no_internals(node: IntrospectedNode) -> None:
     said = [
         node.ask("nothing"),
         node.ask("introspect", {"query": 7}),
@@ -340,7 +348,7 @@ def test_error_messages_reveal_no_internals(node: Standing) -> None:
 
 @pytest.mark.spec("AQ-INT-3.1-1", "AQ-INT-8.1.3-1")
 def test_a_bug_in_introspection_is_an_internal_error(
-    node: Standing, monkeypatch: pytest.MonkeyPatch
+    node: IntrospectedNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: Any) -> Any:
         raise TypeError("'NoneType' object is not iterable, /opt/interlock/introspection.py:7")
@@ -356,14 +364,14 @@ def test_a_bug_in_introspection_is_an_internal_error(
 
 @pytest.mark.spec("AQ-MCP-3.3-1")
 def test_rejects_operation_outside_of_namespace() -> None:
-    node = Standing(GITHUB, SLACK, which=face("view=aql&namespace=github"))
+    node = IntrospectedNode(GITHUB, SLACK, which=find_view("view=aql&namespace=github"))
     answer = node.ask("slack_send_message", {"channel": "c", "text": "t"}, "mcp_aql_execute")
     assert answer["error"]["code"] == "NOT_FOUND_OPERATION"
     assert node.ask("create_issue", {"owner": "o", "repo": "r", "title": "t"})["success"] is True
 
 
 @pytest.mark.spec("AQ-MCP-2.2-1")
-def test_lists_tools_of_view(node: Standing) -> None:
+def test_lists_tools_of_view(node: IntrospectedNode) -> None:
     node.rig.begin(Call(TOOLS_LIST, "test", LOCAL, SESSION, view=node.face))
     listed = [one["name"] for one in node.rig.done[-1][1]["tools"]]
     assert listed == list(node.face.tools)

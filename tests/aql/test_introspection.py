@@ -12,22 +12,29 @@ from interlock.aql.language.errors import AqlError, is_safe_message
 from interlock.aql.operations import AFTER, FIRST
 from interlock.core.catalog.snapshot import View
 from interlock.protocol.aql_terms import SPEC_VERSION
-from tests.aql.introspection_schemas import GITHUB, LINE, SLACK, valid
-from tests.aql.operation_catalogs import NEEDED, Asking, face, native, snapshot, tool
+from tests.aql.introspection_schemas import GITHUB, LINE, SLACK, assert_valid
+from tests.aql.operation_catalogs import (
+    NEEDED,
+    Introspection,
+    builtin_operation,
+    find_view,
+    snapshot,
+    tool,
+)
 from tests.support.offerings import offer
 
 
 @pytest.fixture
-def ask() -> Asking:
-    return Asking(GITHUB, SLACK)
+def ask() -> Introspection:
+    return Introspection(GITHUB, SLACK)
 
 
 @pytest.mark.spec("AQ-7.3-1", "AQ-INT-3.2-1", "AQ-INT-8.1-1", "AQ-INT-4.1-1", "AQ-OPS-5.1-1")
-def test_list_is_complete_and_minimal(ask: Asking) -> None:
+def test_list_is_complete_and_minimal(ask: Introspection) -> None:
     data = ask()
     assert set(data) == {"_protocol", "operations"}
     for line in data["operations"]:
-        valid(LINE, line)
+        assert_valid(LINE, line)
         assert len(line["description"]) <= 100
     assert [line["name"] for line in data["operations"]] == [
         one.name for one in ask.operation_catalog.all()
@@ -42,7 +49,7 @@ def test_list_is_complete_and_minimal(ask: Asking) -> None:
 
 @pytest.mark.spec("AQ-INT-3.1-1")
 @pytest.mark.parametrize("query", ["foo", "", "OPERATIONS", None, 7])
-def test_rejects_unknown_query_and_lists_queries(ask: Asking, query: Any) -> None:
+def test_rejects_unknown_query_and_lists_queries(ask: Introspection, query: Any) -> None:
     with pytest.raises(AqlError) as caught:
         ask(query)
     assert caught.value.code == "INVALID_QUERY_TYPE"
@@ -51,7 +58,7 @@ def test_rejects_unknown_query_and_lists_queries(ask: Asking, query: Any) -> Non
 
 
 @pytest.mark.spec("AQ-7.2-1")
-def test_introspect_is_read_operation_with_query(ask: Asking) -> None:
+def test_introspect_is_read_operation_with_query(ask: Introspection) -> None:
     found = ask(name="introspect")["operation"]
     assert found["semantic_category"] == "READ"
     by_name = {one["name"]: one for one in found["parameters"]}
@@ -68,7 +75,7 @@ def test_introspect_is_read_operation_with_query(ask: Asking) -> None:
 )
 def test_list_describes_protocol(query: str, mode: str) -> None:
     limits = {"limits": {"batch": 50}}
-    ask = Asking(GITHUB, face=face(f"view={query}"), protocol_info=lambda _: limits)
+    ask = Introspection(GITHUB, face=find_view(f"view={query}"), protocol_info=lambda _: limits)
     told = ask()["_protocol"]
     assert told["version"] == SPEC_VERSION == "1.0.0-draft"
     assert told["conformance"] == "level-2"
@@ -80,7 +87,7 @@ def test_list_describes_protocol(query: str, mode: str) -> None:
 
 
 @pytest.mark.spec("AQ-INT-8.3-2")
-def test_search_with_parameters_suffices_for_call(ask: Asking) -> None:
+def test_search_with_parameters_suffices_for_call(ask: Introspection) -> None:
     data = ask(search="report a bug in a repository", include=["parameters"])
     best = data["operations"][0]
     assert best["name"] == "github_create_issue"
@@ -90,13 +97,13 @@ def test_search_with_parameters_suffices_for_call(ask: Asking) -> None:
     ]  # fmt: skip
     assert sum("parameters" in one for one in data["operations"]) <= DETAILED_MATCHES
     for line in data["operations"][DETAILED_MATCHES:]:
-        valid(LINE, line)
+        assert_valid(LINE, line)
 
 
 @pytest.mark.spec("AQ-INT-8.3-2")
 def test_limits_search_results_of_large_catalog() -> None:
     many = [tool(f"get_issue_{n}", {"id": NEEDED}) for n in range(500)]
-    ask = Asking(offer("big", many))
+    ask = Introspection(offer("big", many))
     found = ask(search="issue")["operations"]
     assert 0 < len(found) < 15
     assert len(ask(search="issue", first=50)["operations"]) == 50
@@ -105,11 +112,11 @@ def test_limits_search_results_of_large_catalog() -> None:
 
 
 @pytest.mark.parametrize("wish", ["", " ", "日本語", "\x00", "((((", "a" * 10_000])
-def test_accepts_any_search_text(ask: Asking, wish: str) -> None:
+def test_accepts_any_search_text(ask: Introspection, wish: str) -> None:
     assert "operations" in ask(search=wish)
 
 
-def test_filters_lists_and_searches(ask: Asking) -> None:
+def test_filters_lists_and_searches(ask: Introspection) -> None:
     def names(**params: Any) -> list[str]:
         return [one["name"] for one in ask(**params)["operations"]]
 
@@ -127,7 +134,7 @@ def test_filters_lists_and_searches(ask: Asking) -> None:
 
 def test_hides_forbidden_operations() -> None:
     view = View("guest", lambda tool: tool.upstream == "slack")
-    ask = Asking(GITHUB, SLACK, view=view)
+    ask = Introspection(GITHUB, SLACK, view=view)
     assert {one["name"] for one in ask()["operations"]} == {"introspect", "slack_send_message"}
     assert ask(name="github_create_issue") == {"operation": None}
     assert "github" not in json.dumps(ask(search="create an issue on github"))
@@ -137,7 +144,7 @@ def test_hides_forbidden_operations() -> None:
 
 
 def test_namespace_view_shows_local_names() -> None:
-    ask = Asking(GITHUB, SLACK, face=face("view=aql&namespace=github"))
+    ask = Introspection(GITHUB, SLACK, face=find_view("view=aql&namespace=github"))
     names = {one["name"] for one in ask()["operations"]}
     assert "create_issue" in names
     assert "introspect" in names
@@ -150,7 +157,7 @@ def test_namespace_view_shows_local_names() -> None:
 
 
 @pytest.mark.spec("AQ-OPS-4.4.2-1", "AQ-INT-7.3-1")
-def test_pages_return_every_operation_once(ask: Asking) -> None:
+def test_pages_return_every_operation_once(ask: Introspection) -> None:
     whole = [one["name"] for one in ask()["operations"]]
     walked: list[str] = []
     page = ask(first=3)
@@ -162,13 +169,13 @@ def test_pages_return_every_operation_once(ask: Asking) -> None:
         assert page["pageInfo"]["hasPreviousPage"]
     assert walked == whole == [one["name"] for one in ask()["operations"]]
     by_name = {one["name"]: one for one in ask(name="introspect")["operation"]["parameters"]}
-    other = Asking(natives=(native("list_things", parameters=(FIRST, AFTER)),))
+    other = Introspection(natives=(builtin_operation("list_things", parameters=(FIRST, AFTER)),))
     listing = other(name="list_things")["operation"]["parameters"]
     assert listing[:2] == [by_name["first"], by_name["after"]]
 
 
 @pytest.mark.parametrize("change", ["flip", "kind", "filter", "text"])
-def test_rejects_changed_or_foreign_cursor(ask: Asking, change: str) -> None:
+def test_rejects_changed_or_foreign_cursor(ask: Introspection, change: str) -> None:
     cursor = ask(first=2)["pageInfo"]["endCursor"]
     params: dict[str, Any] = {"first": 2, "after": cursor}
     query = "operations"
@@ -188,7 +195,7 @@ def test_rejects_changed_or_foreign_cursor(ask: Asking, change: str) -> None:
 
 def test_pages_long_list_by_default() -> None:
     many = [tool(f"get_thing_{n}") for n in range(300)]
-    ask = Asking(offer("big", many), response_bytes=lambda: 20_000)
+    ask = Introspection(offer("big", many), response_bytes=lambda: 20_000)
     data = ask()
     assert 0 < len(data["operations"]) < 300
     assert data["pageInfo"]["hasNextPage"] is True
@@ -201,7 +208,7 @@ def test_pages_long_list_by_default() -> None:
 
 
 def test_returns_installed_reports() -> None:
-    ask = Asking(
+    ask = Introspection(
         GITHUB,
         reports={
             "quota_status": lambda _: {"quotas": []},
@@ -221,7 +228,7 @@ def test_returns_installed_reports() -> None:
 
 
 @pytest.mark.spec("AQ-INT-6.1-1", "AQ-INT-7.3-1")
-def test_introspection_and_validation_share_signature(ask: Asking) -> None:
+def test_introspection_and_validation_share_signature(ask: Introspection) -> None:
     assert "github_create_issue" in {one["name"] for one in ask()["operations"]}
     changed = offer("github", [tool("create_issue", {"headline": NEEDED})])
     ask.snapshot = snapshot(changed, natives=ask.builtin_operations)
@@ -236,7 +243,7 @@ def test_introspection_and_validation_share_signature(ask: Asking) -> None:
 @pytest.mark.parametrize("first", [None, 100])
 def test_pages_full_descriptions(first: int | None) -> None:
     many = [tool(f"get_thing_{number:02}", {"id": NEEDED}) for number in range(50)]
-    ask = Asking(offer("s", many))
+    ask = Introspection(offer("s", many))
     names: list[str] = []
     more: dict[str, Any] = {} if first is None else {"first": first}
     while True:

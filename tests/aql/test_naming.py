@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from interlock.aql import operations as naming
 from interlock.protocol.aql_terms import RESERVED_OPERATIONS, Category
-from tests.aql.operation_catalogs import FIVE, face, native, operation_catalog, tool
+from tests.aql.operation_catalogs import FIVE, builtin_operation, find_view, operation_catalog, tool
 from tests.support.offerings import definition, offer
 
 LAWFUL = re.compile(r"[a-z][a-z0-9_]*\Z")
@@ -70,12 +70,12 @@ def test_ambiguous_name_belongs_to_no_server() -> None:
 
 @pytest.mark.spec("AQ-8.5.4-1")
 def test_builtin_operations_keep_reserved_names() -> None:
-    own = native("list_notes")
+    own = builtin_operation("list_notes")
     found = operation_catalog(
         offer("execute", ["agent"]),
         offer("list", ["notes"]),
         offer("github", ["introspect"]),
-        natives=(native("introspect"), own),
+        natives=(builtin_operation("introspect"), own),
     )
     assert found.find("introspect").builtin is not None  # type: ignore[union-attr]
     assert found.find("execute_agent") is None
@@ -86,7 +86,7 @@ def test_builtin_operations_keep_reserved_names() -> None:
 
 
 def test_appends_suffix_until_name_is_free() -> None:
-    own = (native("get_thing"), native("get_thing_tool"))
+    own = (builtin_operation("get_thing"), builtin_operation("get_thing_tool"))
     found = operation_catalog(offer("get", ["thing"]), natives=own)
     assert [one.name for one in found.all()][2:] == ["get_thing_tool_tool"]
 
@@ -110,7 +110,7 @@ def test_reserved_operations_have_category_of_draft() -> None:
         "verify_challenge": "CREATE",
     }
     for name, category in RESERVED_OPERATIONS.items():
-        found = operation_catalog(natives=(native(name, Category.DELETE),)).find(name)
+        found = operation_catalog(natives=(builtin_operation(name, Category.DELETE),)).find(name)
         assert found is not None
         assert found.category is category
 
@@ -130,9 +130,9 @@ def test_namespace_view_uses_local_names() -> None:
     found = operation_catalog(
         offer("github", ["create_issue", "introspect", "execute_agent"]),
         offer("jira", ["create_issue"]),
-        natives=(native("introspect"),),
+        natives=(builtin_operation("introspect"),),
     )
-    inside = face("view=aql&namespace=github")
+    inside = find_view("view=aql&namespace=github")
     one = found.find_in("create_issue", inside)
     assert one is not None
     assert one.canonical == "github.create_issue"

@@ -20,11 +20,11 @@ from interlock.core.call import Call, Caller
 from interlock.core.state.memory_adapter import MemoryAdapter
 from interlock.core.state.sqlite_adapter import SqliteAdapter
 from interlock.core.state.store import StateStore
-from tests.aql.execution_bench import CLERK, FACE, GUARD
+from tests.aql.execution_bench import CLERK, GUARD, VIEW
 from tests.support.calls import LOCAL, SESSION
 
 
-class Desk:
+class NotesBench:
     """The operations about notes, over a real store."""
 
     def __init__(self, path: Path | None = None) -> None:
@@ -37,9 +37,9 @@ class Desk:
         }
 
     async def __call__(self, name: str, caller: Caller = CLERK, **params: Any) -> Any:
-        call = Call("tools/call", "test", LOCAL, SESSION, f"aql.{name}", view=FACE)
+        call = Call("tools/call", "test", LOCAL, SESSION, f"aql.{name}", view=VIEW)
         call.caller = caller
-        asked = AqlRequest(None, FACE, None, params=params, call=call)  # type: ignore[arg-type]
+        asked = AqlRequest(None, VIEW, None, params=params, call=call)  # type: ignore[arg-type]
         answer = self.builtin_operations[name].answer(asked)
         if isinstance(answer, Awaitable):
             answer = await answer
@@ -52,9 +52,9 @@ class Desk:
         return refused.value
 
 
-def at_desk(test: Callable[[Desk], Awaitable[None]], path: Path | None = None) -> None:
+def run_with_bench(test: Callable[[NotesBench], Awaitable[None]], path: Path | None = None) -> None:
     async def run() -> None:
-        desk = Desk(path)
+        desk = NotesBench(path)
         try:
             await test(desk)
         finally:
@@ -64,8 +64,8 @@ def at_desk(test: Callable[[Desk], Awaitable[None]], path: Path | None = None) -
 
 
 @asynccontextmanager
-async def open_desk(path: Path | None = None) -> AsyncIterator[Desk]:
-    desk = Desk(path)
+async def open_bench(path: Path | None = None) -> AsyncIterator[NotesBench]:
+    desk = NotesBench(path)
     try:
         yield desk
     finally:
@@ -82,7 +82,7 @@ FULL: dict[str, Any] = {
 
 @pytest.mark.spec("AQ-CT-3.4-1", "AQ-5.2-1")
 async def test_returns_created_note_completely() -> None:
-    async with open_desk() as desk:
+    async with open_bench() as desk:
         made = await desk("create_note", **FULL)
         assert made["created_at"] == "2023-11-14T22:13:20.000Z"
         assert made["id"]
@@ -95,7 +95,7 @@ async def test_returns_created_note_completely() -> None:
 
 @pytest.mark.spec("AQ-4.5.1-1", "AQ-CT-3.4-1")
 async def test_merges_update_and_keeps_other_fields() -> None:
-    async with open_desk() as desk:
+    async with open_bench() as desk:
         made = await desk("create_note", **FULL)
         desk.now += 60
         change = {
@@ -118,7 +118,7 @@ async def test_merges_update_and_keeps_other_fields() -> None:
 
 @pytest.mark.spec("AQ-4.5.2-1", "AQ-4.5.1-1")
 async def test_null_removes_field() -> None:
-    async with open_desk() as desk:
+    async with open_bench() as desk:
         made = await desk("create_note", **FULL)
         change = {"body": None, "metadata": {"priority": None}}
         changed = await desk("update_note", id=made["id"], input=change)
@@ -168,7 +168,7 @@ async def test_null_removes_field() -> None:
 async def test_invalid_update_changes_nothing(
     params: dict[str, Any], code: str, named: str
 ) -> None:
-    async with open_desk() as desk:
+    async with open_bench() as desk:
         made = await desk("create_note", **FULL)
         refused = await desk.refused("update_note", id=made["id"], **params)
         assert refused.code == code
@@ -181,7 +181,7 @@ async def test_invalid_update_changes_nothing(
 
 @pytest.mark.spec("AQ-9.3.2-1", "AQ-9.3.2-2")
 async def test_if_match_binds_update_to_version() -> None:
-    async with open_desk() as desk:
+    async with open_bench() as desk:
         made = await desk("create_note", title="a")
         changed = await desk(
             "update_note", id=made["id"], if_match=made["_etag"], input={"title": "b"}
@@ -201,7 +201,7 @@ async def test_if_match_binds_update_to_version() -> None:
 
 
 async def test_merges_concurrent_updates() -> None:
-    async with open_desk() as desk:
+    async with open_bench() as desk:
         made = await desk("create_note", title="a", metadata={})
         await asyncio.gather(
             *(
@@ -214,7 +214,7 @@ async def test_merges_concurrent_updates() -> None:
 
 
 async def test_rejects_second_update_of_same_version() -> None:
-    async with open_desk() as desk:
+    async with open_bench() as desk:
         made = await desk("create_note", title="a")
         both = await asyncio.gather(
             *(
@@ -227,7 +227,7 @@ async def test_rejects_second_update_of_same_version() -> None:
 
 
 async def test_hides_notes_of_other_callers() -> None:
-    async with open_desk() as desk:
+    async with open_bench() as desk:
         made = await desk("create_note", **FULL)
         for name, more in (
             ("get_note", {}),
@@ -256,7 +256,7 @@ async def test_hides_notes_of_other_callers() -> None:
     ],
 )
 async def test_rejects_too_large_note(params: dict[str, Any], limit: str) -> None:
-    async with open_desk() as desk:
+    async with open_bench() as desk:
         refused = await desk.refused("create_note", **params)
         assert refused.code == "VALIDATION_PAYLOAD_TOO_LARGE"
         assert refused.data is not None
@@ -265,7 +265,7 @@ async def test_rejects_too_large_note(params: dict[str, Any], limit: str) -> Non
 
 
 async def test_stores_largest_body() -> None:
-    async with open_desk() as desk:
+    async with open_bench() as desk:
         made = await desk("create_note", title="t", body="x" * MAX_BODY_BYTES)
         assert len((await desk("get_note", id=made["id"]))["body"]) == MAX_BODY_BYTES
         # Merged, it would be too large in other ways; by itself it is as large as it may be.
@@ -276,7 +276,7 @@ async def test_stores_largest_body() -> None:
 
 
 async def test_rejects_update_beyond_limits() -> None:
-    async with open_desk() as desk:
+    async with open_bench() as desk:
         made = await desk("create_note", title="t", metadata={"a": "x" * 10_000})
         refused = await desk.refused(
             "update_note", id=made["id"], input={"metadata": {"b": "x" * 10_000}}
@@ -287,7 +287,7 @@ async def test_rejects_update_beyond_limits() -> None:
 async def test_limits_notes_per_caller(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("interlock.aql.notes.MAX_NOTES", 2)
 
-    async with open_desk() as desk:
+    async with open_bench() as desk:
         for title in ("a", "b"):
             await desk("create_note", title=title)
         refused = await desk.refused("create_note", title="c")
@@ -296,13 +296,13 @@ async def test_limits_notes_per_caller(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_returns_unusual_metadata_unchanged() -> None:
-    async with open_desk() as desk:
+    async with open_bench() as desk:
         strange = {"": 0, "__proto__": {}, "big": 2**70, "nested": [[[]]], "f": 1e300, "n": [None]}
         made = await desk("create_note", title="t", metadata=strange)
         assert (await desk("get_note", id=made["id"]))["metadata"] == strange
 
 
-async def some(desk: Desk) -> list[str]:
+async def create_four_notes(desk: NotesBench) -> list[str]:
     ids = []
     for title, body, tags in (
         ("one", "alpha beta together", ["x"]),
@@ -318,8 +318,8 @@ async def some(desk: Desk) -> list[str]:
 
 @pytest.mark.spec("AQ-CQ-4.1-1")
 async def test_searches_words_and_phrases() -> None:
-    async with open_desk() as desk:
-        await some(desk)
+    async with open_bench() as desk:
+        await create_four_notes(desk)
         either = await desk("search_notes", query="alpha gamma")
         assert {one["title"] for one in either["items"]} == {"one", "two", "three", "four"}
         phrase = await desk("search_notes", query='"alpha beta"')
@@ -329,8 +329,8 @@ async def test_searches_words_and_phrases() -> None:
 
 @pytest.mark.spec("AQ-CQ-2-1", "AQ-OPS-4.2-1")
 async def test_lists_with_filter_sort_and_fields() -> None:
-    async with open_desk() as desk:
-        await some(desk)
+    async with open_bench() as desk:
+        await create_four_notes(desk)
         shaped = await desk(
             "list_notes",
             filter={"tags": {"contains": "x"}},
@@ -364,8 +364,8 @@ async def test_lists_with_filter_sort_and_fields() -> None:
 
 @pytest.mark.spec("AQ-PG-4.1-1")
 async def test_pages_have_items_or_edges() -> None:
-    async with open_desk() as desk:
-        await some(desk)
+    async with open_bench() as desk:
+        await create_four_notes(desk)
         plain = await desk("list_notes", first=2)
         assert set(plain) == {"items", "pageInfo"}
         asked = await desk("list_notes", first=2, edges=True)
@@ -377,7 +377,7 @@ async def test_pages_have_items_or_edges() -> None:
 
 @pytest.mark.spec("AQ-CF-1-1")
 async def test_computes_age_on_request() -> None:
-    async with open_desk() as desk:
+    async with open_bench() as desk:
         made = await desk("create_note", title="t")
         desk.now += 90
         shown = await desk("get_note", id=made["id"], fields=["title", "_computed.age_seconds"])
@@ -397,21 +397,21 @@ def test_notes_survive_restart(tmp_path: Path) -> None:
     path = tmp_path / "notes.db"
     made: list[Any] = []
 
-    async def before(desk: Desk) -> None:
+    async def before(desk: NotesBench) -> None:
         made.append(await desk("create_note", **FULL))
 
-    async def later(desk: Desk) -> None:
+    async def later(desk: NotesBench) -> None:
         assert await desk("get_note", id=made[0]["id"]) == made[0]
 
-    at_desk(before, path)
-    at_desk(later, path)
+    run_with_bench(before, path)
+    run_with_bench(later, path)
 
 
 async def test_store_error_hides_path(tmp_path: Path) -> None:
     path = tmp_path / "notes.db"
     path.mkdir()
 
-    async with open_desk(path) as desk:
+    async with open_bench(path) as desk:
         refused = await desk.refused("create_note", title="t")
         assert refused.code == "INTERNAL_ERROR"
         assert str(tmp_path) not in refused.message + repr(refused.data)

@@ -10,14 +10,22 @@ from interlock.aql.config import AqlConfig
 from interlock.aql.operations import OperationCatalogBuilder
 from interlock.core.catalog.catalog import Catalog
 from interlock.protocol.aql_terms import BUILTIN_KEY, Category
-from tests.aql.operation_catalogs import NEEDED, config, native, operation_catalog, posted, tool
+from tests.aql.operation_catalogs import (
+    NEEDED,
+    builtin_offering,
+    builtin_operation,
+    config,
+    operation_catalog,
+    tool,
+)
 from tests.support.line_count import count_lines_run
 from tests.support.offerings import merged, offer
 
 
 def test_lists_builtin_operations_first() -> None:
     found = operation_catalog(
-        offer("s", ["get_x"]), natives=(native("zap_it"), native("introspect"))
+        offer("s", ["get_x"]),
+        natives=(builtin_operation("zap_it"), builtin_operation("introspect")),
     )
     assert [one.name for one in found.all()] == ["introspect", "zap_it", "s_get_x"]
     assert found.for_tool(found.all()[2].tool) is found.find("s_get_x")
@@ -26,15 +34,21 @@ def test_lists_builtin_operations_first() -> None:
 
 
 def test_excludes_language_steps() -> None:
-    found = operation_catalog(natives=(native("batch"), native("introspect")))
+    found = operation_catalog(natives=(builtin_operation("batch"), builtin_operation("introspect")))
     assert [one.name for one in found.all()] == ["introspect"]
     assert found.find("batch") is None
     assert found.find_builtin("batch").name == "batch"  # type: ignore[union-attr]
     assert found.find_builtin("introspect") is found.find("introspect")
     assert found.find_builtin("nothing") is None
     # Also where the book was told nothing of them: they can be judged, and not be named.
-    known = OperationCatalogBuilder(AqlConfig(), (native("introspect"),))
-    found = known.build(merged(posted(native("batch", Category.EXECUTE), native("introspect"))))
+    known = OperationCatalogBuilder(AqlConfig(), (builtin_operation("introspect"),))
+    found = known.build(
+        merged(
+            builtin_offering(
+                builtin_operation("batch", Category.EXECUTE), builtin_operation("introspect")
+            )
+        )
+    )
     assert len(found.all()) == 1
     step = next(one for one in found.snapshot.by_name.values() if one.upstream_name == "batch")
     assert found.for_tool(step).name == ""
@@ -43,8 +57,8 @@ def test_excludes_language_steps() -> None:
 
 def test_finds_hidden_operation_without_listing() -> None:
     catalog = Catalog(server_info=b"{}")
-    own = native("introspect")
-    catalog.publish(posted(own))
+    own = builtin_operation("introspect")
+    catalog.publish(builtin_offering(own))
     catalog.hide_tools(BUILTIN_KEY, frozenset({"aql.introspect"}))
     catalog.publish(offer("s", ["get_x", "get_y"]))
     catalog.hide_tools("s", frozenset({"s.get_y"}))
@@ -92,7 +106,7 @@ def test_suggests_similar_names() -> None:
     found = operation_catalog(
         offer("github", ["create_issue", "create_pull_request", "list_issues", "delete_file"]),
         offer("jira", ["create_issue"]),
-        natives=(native("introspect"),),
+        natives=(builtin_operation("introspect"),),
     )
     assert found.find_similar("github_create_isue")[0] == "github_create_issue"
     assert set(found.find_similar("create_issue")[:2]) == {

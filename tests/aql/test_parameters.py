@@ -11,16 +11,24 @@ from hypothesis import strategies as st
 from interlock.aql import operations as parameters
 from interlock.aql.operations import Operation, SchemaProperties, one_line, type_of
 from interlock.protocol.aql_terms import Category
-from tests.aql.operation_catalogs import NEEDED, STRING, native, only, operation_catalog, parameter, tool
+from tests.aql.operation_catalogs import (
+    NEEDED,
+    STRING,
+    builtin_operation,
+    operation_catalog,
+    parameter,
+    single_operation,
+    tool,
+)
 from tests.support.offerings import definition, offer
 
 
-def taking(schema: Any, name: str = "run_it") -> Operation:
-    return only(definition(name, inputSchema=schema))
+def operation_of_schema(schema: Any, name: str = "run_it") -> Operation:
+    return single_operation(definition(name, inputSchema=schema))
 
 
 def test_keeps_plain_schema_unchanged() -> None:
-    found = only(tool("create_issue", {"owner": NEEDED, "title": STRING})).signature
+    found = single_operation(tool("create_issue", {"owner": NEEDED, "title": STRING})).signature
     assert found.is_unchanged
     assert found.names == {"owner", "title"}
     assert found.required == {"owner"}
@@ -30,7 +38,9 @@ def test_keeps_plain_schema_unchanged() -> None:
 
 @pytest.mark.spec("AQ-4.3-3")
 def test_renames_keys_and_accepts_original_spelling() -> None:
-    found = only(tool("create_x", {"userId": NEEDED, "user_id": STRING, "per-page": STRING}))
+    found = single_operation(
+        tool("create_x", {"userId": NEEDED, "user_id": STRING, "per-page": STRING})
+    )
     signature = found.signature
     assert not signature.is_unchanged
     assert signature.names == {"user_id_2", "user_id", "per_page"}
@@ -45,21 +55,23 @@ def test_renames_keys_and_accepts_original_spelling() -> None:
 
 @pytest.mark.spec("AQ-4.2-2")
 def test_own_parameters_replace_features_of_same_name() -> None:
-    plain = only(tool("get_x", {"id": STRING})).signature
+    plain = single_operation(tool("get_x", {"id": STRING})).signature
     assert plain.features == {"fields", "preset"}
-    own = only(tool("get_x", {"fields": STRING, "_meta": STRING})).signature
+    own = single_operation(tool("get_x", {"fields": STRING, "_meta": STRING})).signature
     assert own.features == {"preset"}
     assert own.names == {"fields", "x_meta"}
     assert "_meta" not in own.aliases
-    writes = only(tool("create_x", {"dryRun": {"type": "boolean"}})).signature
+    writes = single_operation(tool("create_x", {"dryRun": {"type": "boolean"}})).signature
     assert writes.features == {"confirmation_token"}
 
 
 def test_builtin_operations_declare_parameters() -> None:
-    one = native("list_things", parameters=(parameter("first", "integer"), parameter("kind")))
-    free = native("abort_execution", Category.EXECUTE, free=True)
-    writes = native("update_thing", Category.UPDATE)
-    begins = native("execute_agent", Category.EXECUTE, lifecycle=True)
+    one = builtin_operation(
+        "list_things", parameters=(parameter("first", "integer"), parameter("kind"))
+    )
+    free = builtin_operation("abort_execution", Category.EXECUTE, free=True)
+    writes = builtin_operation("update_thing", Category.UPDATE)
+    begins = builtin_operation("execute_agent", Category.EXECUTE, lifecycle=True)
     found = operation_catalog(natives=(one, free, writes, begins))
     listing = found.find("list_things")
     assert listing is not None
@@ -80,7 +92,7 @@ def test_recognizes_secrets_by_name() -> None:
     schemas: dict[str, Any] = dict.fromkeys(secret, STRING)
     schemas["x"] = {"type": "string", "format": "password"}
     schemas |= {"max_tokens": STRING, "page_token": STRING, "tokens": STRING, "title": STRING}
-    found = only(tool("create_x", schemas)).signature.parameters
+    found = single_operation(tool("create_x", schemas)).signature.parameters
     assert [one.upstream_name for one in found if one.sensitive] == list(secret)
 
 
@@ -115,18 +127,22 @@ def test_names_types_in_one_word(schema: Any, expected: str) -> None:
 
 
 def test_schema_without_properties_has_no_parameters() -> None:
-    assert taking({"type": "object"}).signature.names == frozenset()
-    assert taking({"type": "object", "properties": None}).signature.names == frozenset()
-    assert taking({"type": "object", "properties": []}).signature.names == frozenset()
+    assert operation_of_schema({"type": "object"}).signature.names == frozenset()
+    assert (
+        operation_of_schema({"type": "object", "properties": None}).signature.names == frozenset()
+    )
+    assert operation_of_schema({"type": "object", "properties": []}).signature.names == frozenset()
 
 
 def test_invalid_property_schemas_accept_any_value() -> None:
-    found = taking({"type": "object", "properties": {"a": True, "b": False, "c": 7, "d": None}})
+    found = operation_of_schema(
+        {"type": "object", "properties": {"a": True, "b": False, "c": 7, "d": None}}
+    )
     assert [one.type for one in found.signature.parameters] == ["any"] * 4
 
 
 def test_merges_schema_alternatives() -> None:
-    found = taking(
+    found = operation_of_schema(
         {
             "type": "object",
             "oneOf": [
@@ -141,7 +157,7 @@ def test_merges_schema_alternatives() -> None:
 
 
 def test_follows_references_and_stops_at_cycles() -> None:
-    found = taking(
+    found = operation_of_schema(
         {
             "type": "object",
             "$defs": {
@@ -175,7 +191,9 @@ def test_stops_at_cycles_of_alternatives() -> None:
 
 
 def test_limits_parameters() -> None:
-    found = taking({"type": "object", "properties": {f"p{n}": STRING for n in range(3_000)}})
+    found = operation_of_schema(
+        {"type": "object", "properties": {f"p{n}": STRING for n in range(3_000)}}
+    )
     assert len(found.signature.names) == parameters.MAX_PARAMETERS
 
 
@@ -188,18 +206,20 @@ def test_reads_deeply_nested_schema() -> None:
 
 def test_accepts_reserved_words_as_parameter_names() -> None:
     keys = ["", "operation", "params", "operations", "__proto__", "constructor", "größe", "\u202e"]
-    found = taking({"type": "object", "properties": dict.fromkeys(keys, STRING)}).signature
+    found = operation_of_schema(
+        {"type": "object", "properties": dict.fromkeys(keys, STRING)}
+    ).signature
     assert [one.upstream_name for one in found.parameters] == keys
     assert {"operation", "params", "operations"} <= found.names
 
 
 def test_additional_properties_open_signature() -> None:
-    assert taking({"type": "object", "additionalProperties": True}).signature.open
-    assert taking({"type": "object", "additionalProperties": STRING}).signature.open
-    assert taking({"type": "object", "patternProperties": {"^x": {}}}).signature.open
-    assert not taking({"type": "object", "additionalProperties": False}).signature.open
+    assert operation_of_schema({"type": "object", "additionalProperties": True}).signature.open
+    assert operation_of_schema({"type": "object", "additionalProperties": STRING}).signature.open
+    assert operation_of_schema({"type": "object", "patternProperties": {"^x": {}}}).signature.open
+    assert not operation_of_schema({"type": "object", "additionalProperties": False}).signature.open
     named = {"type": "object", "properties": {"a": STRING}}
-    assert not taking(named).signature.open
+    assert not operation_of_schema(named).signature.open
 
 
 @pytest.mark.parametrize(
@@ -213,18 +233,18 @@ def test_additional_properties_open_signature() -> None:
         ({"allOf": [{"type": "object", "additionalProperties": False}]}, False),
     ],
 )
-def test_empty_schema_is_open_unless_forbidden(
-    schema: Any, open: bool
-) -> None:
-    assert taking(schema).signature.open is open
+def test_empty_schema_is_open_unless_forbidden(schema: Any, open: bool) -> None:
+    assert operation_of_schema(schema).signature.open is open
 
 
 def test_ignores_required_names_without_property() -> None:
-    found = taking(
+    found = operation_of_schema(
         {"type": "object", "properties": {"a": STRING}, "required": ["a", "ghost", 7, None]}
     )
     assert found.signature.required == {"a"}
-    assert taking({"type": "object", "required": "a"}).signature.required == frozenset()
+    assert (
+        operation_of_schema({"type": "object", "required": "a"}).signature.required == frozenset()
+    )
 
 
 def test_server_text_becomes_one_line() -> None:

@@ -15,22 +15,24 @@ from interlock.aql.response_writer import ResponseWriter
 from interlock.core.call import Credentials
 from interlock.protocol.aql_terms import BUILTIN_KEY
 from interlock.trust.policy.decision import PolicyAction, make_decision
-from tests.aql.language.schemas import BATCH, OPERATION_RESULT, fits
+from tests.aql.language.schemas import BATCH, OPERATION_RESULT, matches_schema
 from tests.aql.operation_catalogs import config
-from tests.aql.view_pipeline import SINGLE, Staged, gated, read, text_result
+from tests.aql.view_pipeline import SINGLE, ViewPipeline, gated_pipeline, read_result, text_result
 from tests.support.calls import tool_call
 from tests.support.timeouts import HANG_TIMEOUT
 
 TOKENS = {"a": "agent", "b": "guard"}
-LIMITED = {"content": [{"type": "text", "text": "429 Too Many Requests. Retry-After: 30"}]}
+RATE_LIMITED_RESULT = {
+    "content": [{"type": "text", "text": "429 Too Many Requests. Retry-After: 30"}]
+}
 
 
-class Desk:
+class QuotaNode:
     """A node with quotas, whose pauses wait at its gate."""
 
     def __init__(self, folder: Path, **settings: Any) -> None:
         made = config(**settings)
-        self.node: Staged = gated(folder, made, tokens=TOKENS)
+        self.node: ViewPipeline = gated_pipeline(folder, made, tokens=TOKENS)
         assert self.node.gated is not None
         self.gate = self.node.gated
         gate = self.gate
@@ -79,17 +81,17 @@ class Desk:
                 break
             reached.result().answer(**(answer or text_result("[]")))
             sent += 1
-        return self.node.read(read(await running))
+        return self.node.read(read_result(await running))
 
     async def approve(self, token: str) -> dict[str, Any]:
         record = self.gate.approvals.find(token.removeprefix("conf_"))
         assert record is not None
         outcome = await self.gate.approvals.confirm(record.id, self.gate.proof(record))
-        found: dict[str, Any] = read(outcome)["structuredContent"]
+        found: dict[str, Any] = read_result(outcome)["structuredContent"]
         return found
 
 
-def within(work: Any) -> None:
+def run_within_timeout(work: Any) -> None:
     async def run() -> None:
         async with asyncio.timeout(HANG_TIMEOUT):
             await work
@@ -99,7 +101,7 @@ def within(work: Any) -> None:
 
 @pytest.mark.spec("AQ-RL-3.2-1", "AQ-RL-4.4-1", "AQ-ERR-5.5-1")
 async def test_pause_needs_approval_proof(tmp_path: Path) -> None:
-    desk = Desk(
+    desk = QuotaNode(
         tmp_path,
         quotas=[{"metric": "requests_per_day", "warn": 1, "pause": 2, "hard_stop": 4}],
     )
@@ -108,7 +110,7 @@ async def test_pause_needs_approval_proof(tmp_path: Path) -> None:
         assert answer["success"] is True
         assert answer["warnings"][0]["code"] == "RATE_LIMIT_QUOTA_WARNING"
     held = await desk.ask()
-    assert fits(OPERATION_RESULT, held)
+    assert matches_schema(OPERATION_RESULT, held)
     assert held["error"]["code"] == "RATE_LIMIT_QUOTA_PAUSE"
     details = held["error"]["details"]
     assert details["metric"] == "requests_per_day"
@@ -135,7 +137,7 @@ async def test_pause_needs_approval_proof(tmp_path: Path) -> None:
 
 
 async def test_internal_continue_operation_has_no_name(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, quotas=[{"metric": "requests_per_day", "warn": 1, "pause": 1}])
+    desk = QuotaNode(tmp_path, quotas=[{"metric": "requests_per_day", "warn": 1, "pause": 1}])
     await desk.ask()
     for name in ("continue_quota", "aql_continue_quota", "aql.continue_quota"):
         answer = await desk.ask(arguments={"operation": name, "params": {"metric": "x"}})
@@ -145,8 +147,8 @@ async def test_internal_continue_operation_has_no_name(tmp_path: Path) -> None:
 
 @pytest.mark.spec("AQ-RL-4.2-1")
 async def test_rate_limited_server_gets_no_calls(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, api_limits=[{"limit": 100, "window": "hour"}])
-    first = await desk.ask(answer={**LIMITED, "isError": True})
+    desk = QuotaNode(tmp_path, api_limits=[{"limit": 100, "window": "hour"}])
+    first = await desk.ask(answer={**RATE_LIMITED_RESULT, "isError": True})
     assert first["error"]["code"] == "RATE_LIMIT_EXCEEDED"
     sent = len(desk.node.sent)
     blocked = await desk.ask()
@@ -158,16 +160,16 @@ async def test_rate_limited_server_gets_no_calls(tmp_path: Path) -> None:
 
 
 async def test_counts_each_batch_operation(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, api_limits=[{"limit": 2, "window": "hour"}])
+    desk = QuotaNode(tmp_path, api_limits=[{"limit": 2, "window": "hour"}])
     many = {"operations": [{"operation": "hub_list_issues"}] * 3}
     answer = await desk.ask(arguments=many)
-    assert fits(BATCH, answer)
+    assert matches_schema(BATCH, answer)
     assert answer["summary"] == {"total": 3, "succeeded": 2, "failed": 1}
     assert len(desk.node.sent) == 2
 
 
 async def test_rejected_call_uses_no_quota(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, api_limits=[{"limit": 1, "window": "hour"}])
+    desk = QuotaNode(tmp_path, api_limits=[{"limit": 1, "window": "hour"}])
     wrong = await desk.ask(arguments={"operation": "hub_get_issue", "params": {"owner": 7}})
     assert wrong["error"]["code"].startswith("VALIDATION_")
     assert (await desk.ask())["success"] is True

@@ -53,7 +53,7 @@ def operation(name: str = "forge_get_issue") -> Operation:
     return found
 
 
-class Desk:
+class QuotaBench:
     """Quotas with clocks that a test moves."""
 
     def __init__(self, store: Any = None, *, asks: bool = True, **settings: Any) -> None:
@@ -118,7 +118,7 @@ class Desk:
 
 
 def test_inactive_without_settings() -> None:
-    desk = Desk()
+    desk = QuotaBench()
     assert not desk.quotas.active
     assert desk.call() == []
     assert desk.status() == {
@@ -128,7 +128,7 @@ def test_inactive_without_settings() -> None:
 
 @pytest.mark.spec("AQ-RL-3.2-1", "AQ-ERR-5.5-1", "AQ-RL-6.1-1", "AQ-RL-4.4-1")
 def test_quota_warns_then_pauses_then_rejects() -> None:
-    desk = Desk(quotas=[HOURLY])
+    desk = QuotaBench(quotas=[HOURLY])
     states = []
     for _ in range(7):
         assert desk.call() == []
@@ -182,7 +182,7 @@ def test_quota_warns_then_pauses_then_rejects() -> None:
 
 @pytest.mark.spec("AQ-RL-4.4-1")
 def test_token_counts_once_for_its_caller() -> None:
-    desk = Desk(quotas=[{"metric": "requests_per_hour", "warn": 1, "pause": 1}])
+    desk = QuotaBench(quotas=[{"metric": "requests_per_hour", "warn": 1, "pause": 1}])
     desk.call()
     held = desk.call()
     assert isinstance(held, QuotaApproval)
@@ -195,7 +195,7 @@ def test_token_counts_once_for_its_caller() -> None:
 
 
 def test_pause_rejects_without_approvals() -> None:
-    desk = Desk(asks=False, quotas=[{"metric": "requests_per_hour", "warn": 1, "pause": 1}])
+    desk = QuotaBench(asks=False, quotas=[{"metric": "requests_per_hour", "warn": 1, "pause": 1}])
     desk.call()
     error = desk.refused()
     assert error.code == "RATE_LIMIT_QUOTA_PAUSE"
@@ -203,7 +203,7 @@ def test_pause_rejects_without_approvals() -> None:
 
 
 def test_lifted_pause_ends_with_quota_period() -> None:
-    desk = Desk(quotas=[{"metric": "requests_per_minute", "warn": 1, "pause": 1}])
+    desk = QuotaBench(quotas=[{"metric": "requests_per_minute", "warn": 1, "pause": 1}])
     desk.call()
     held = desk.call()
     assert isinstance(held, QuotaApproval)
@@ -223,7 +223,7 @@ def test_lifted_pause_ends_with_quota_period() -> None:
     ],
 )  # fmt: skip
 def test_counts_each_metric_per_period(metric: str, length: int) -> None:
-    desk = Desk(
+    desk = QuotaBench(
         quotas=[{"metric": metric, "warn": 1, "pause": 1, "hard_stop": 2}],
         api_limits=[{"limit": 1_000, "window": "day", "cost": 1.0}],
     )
@@ -237,7 +237,7 @@ def test_counts_each_metric_per_period(metric: str, length: int) -> None:
 
 @pytest.mark.spec("AQ-RL-7.4-1")
 def test_sums_costs_exactly() -> None:
-    desk = Desk(
+    desk = QuotaBench(
         quotas=[{"metric": "cost_per_day", "warn": 50, "pause": 60}],
         api_limits=[{"limit": 1_000, "server": "forge", "window": "day", "cost": 0.01}],
     )
@@ -249,7 +249,7 @@ def test_sums_costs_exactly() -> None:
 
 @pytest.mark.spec("AQ-RL-2.2-1", "AQ-RL-4.2-1", "AQ-ERR-5.5-1")
 def test_counts_each_scope_separately() -> None:
-    desk = Desk(
+    desk = QuotaBench(
         api_limits=[
             {"limit": 4, "scope": "global", "server": "forge", "window": "minute"},
             {"limit": 2, "scope": "endpoint", "endpoint": "forge_get_*", "window": "minute"},
@@ -306,7 +306,7 @@ def test_releases_calls_that_were_not_dispatched(
     error: InterlockError | None, dispatched: bool
 ) -> None:
     """No name of an error says whether a call left."""
-    desk = Desk(
+    desk = QuotaBench(
         quotas=[HOURLY], api_limits=[{"limit": 5, "window": "hour"}, {"limit": 5, "cost": 1.0}]
     )
     desk.call()
@@ -318,14 +318,14 @@ def test_releases_calls_that_were_not_dispatched(
 
 
 def test_pending_call_uses_no_quota() -> None:
-    desk = Desk(quotas=[HOURLY])
+    desk = QuotaBench(quotas=[HOURLY])
     desk.call()
     desk.ended(REQUIRED)
     assert desk.status()["quotas"][0]["current"] == 0
 
 
 def test_cooldown_delays_next_call() -> None:
-    desk = Desk(operations={"forge.delete_*": {"cooldown": 5.0}})
+    desk = QuotaBench(operations={"forge.delete_*": {"cooldown": 5.0}})
     assert desk.quotas.active
     desk.call("forge_delete_repo")
     desk.advance(2)
@@ -340,7 +340,7 @@ def test_cooldown_delays_next_call() -> None:
 
 
 def test_config_change_keeps_counts() -> None:
-    desk = Desk(api_limits=[{"limit": 5}], quotas=[HOURLY])
+    desk = QuotaBench(api_limits=[{"limit": 5}], quotas=[HOURLY])
     desk.call()
     desk.quotas.configure(
         config(api_limits=[{"limit": 1}, {"limit": 9, "window": "day"}], quotas=[HOURLY])
@@ -352,7 +352,7 @@ def test_config_change_keeps_counts() -> None:
 # -- through a restart
 
 
-async def restarted(path: Path) -> list[Any]:
+async def use_and_restart(path: Path) -> list[Any]:
     """Use some, stop, start again, and look."""
     loop = asyncio.get_running_loop()
     settings: dict[str, Any] = {
@@ -362,7 +362,7 @@ async def restarted(path: Path) -> list[Any]:
     seen: list[Any] = []
     for run in range(3):
         store = CounterStore(path, deliver=loop.call_soon_threadsafe)
-        desk = Desk(store, **settings)
+        desk = QuotaBench(store, **settings)
         desk.quotas.start()
         if run == 0:
             for _ in range(3):
@@ -386,7 +386,7 @@ async def restarted(path: Path) -> list[Any]:
 
 @pytest.mark.spec("AQ-RL-7.2-1")
 def test_counts_and_lifted_pauses_survive_restart(tmp_path: Path) -> None:
-    seen = asyncio.run(restarted(tmp_path / "state" / "counters.db"))
+    seen = asyncio.run(use_and_restart(tmp_path / "state" / "counters.db"))
     assert seen[:4] == [3, 2, 3, 2]
     warnings = seen[4]
     assert [one.code for one in warnings] == ["RATE_LIMIT_QUOTA_WARNING"]
@@ -398,7 +398,7 @@ async def test_counts_without_writable_store(tmp_path: Path) -> None:
     folder = tmp_path / "taken"
     folder.write_bytes(b"a file where a folder should be")
     store = CounterStore(folder / "counters.db", deliver=loop.call_soon_threadsafe)
-    desk = Desk(store, quotas=[HOURLY])
+    desk = QuotaBench(store, quotas=[HOURLY])
     for _ in range(9):
         desk.call()
     assert isinstance(desk.call(), QuotaApproval)

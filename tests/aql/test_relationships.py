@@ -26,13 +26,13 @@ from interlock.core.call import Caller
 from interlock.core.config.trust import PolicyConfig
 from interlock.trust.policy import Policy
 from tests.aql.execution_bench import CLERK, GUARD, Bench
-from tests.aql.operation_catalogs import native, operation_catalog
+from tests.aql.operation_catalogs import builtin_operation, operation_catalog
 from tests.support.offerings import offer
 
 SERVER = {"element_type": "server", "element_name": "s"}
 
 
-class Desk(Bench):
+class RelationshipBench(Bench):
     def __init__(self) -> None:
         super().__init__()
         listing = ListResponder(CursorCodec(b"k" * 32))
@@ -58,15 +58,15 @@ class Desk(Bench):
 
 
 @asynccontextmanager
-async def open_desk() -> AsyncIterator[Desk]:
-    desk = Desk()
+async def open_desk() -> AsyncIterator[RelationshipBench]:
+    desk = RelationshipBench()
     try:
         yield desk
     finally:
         desk.close()
 
 
-def ids(data: Any) -> list[str]:
+def list_ids(data: Any) -> list[str]:
     return [node["id"] for node in data["graph"]["nodes"]]
 
 
@@ -75,10 +75,10 @@ async def test_cycle_ends_with_each_element_once() -> None:
     async with open_desk() as desk:
         data = desk.query(root=SERVER, direction="outgoing", depth=5)
         assert data["root"] == SERVER
-        policies = [one for one in ids(data) if one.startswith("policy:")]
+        policies = [one for one in list_ids(data) if one.startswith("policy:")]
         assert policies, "operations are judged by rules"
-        assert sorted(set(ids(data))) == sorted(ids(data))
-        assert {"server:s", "operation:s_build", "operation:s_look"} <= set(ids(data))
+        assert sorted(set(list_ids(data))) == sorted(list_ids(data))
+        assert {"server:s", "operation:s_build", "operation:s_look"} <= set(list_ids(data))
         edges = {(one["from"], one["type"], one["to"]) for one in data["graph"]["edges"]}
         assert ("server:s", "composes", "operation:s_build") in edges
         assert ("operation:s_build", "uses", policies[0]) in edges
@@ -91,14 +91,14 @@ async def test_cycle_ends_with_each_element_once() -> None:
 async def test_limits_depth_and_types() -> None:
     async with open_desk() as desk:
         near = desk.query(root=SERVER, direction="outgoing", depth=1)
-        assert set(ids(near)) == {"server:s", "operation:s_build", "operation:s_look"}
+        assert set(list_ids(near)) == {"server:s", "operation:s_build", "operation:s_look"}
         operation = {"element_type": "operation", "element_name": "s_build"}
         back = desk.query(root=operation, direction="incoming")
-        assert set(ids(back)) == {"server:s", "operation:s_build"}
+        assert set(list_ids(back)) == {"server:s", "operation:s_build"}
         both = desk.query(root=operation, relationship="uses")
         assert {one["relationship"] for one in both["relationships"]} == {"uses"}
         only = desk.query(root=SERVER, depth=5, include=["operation"])
-        assert {one.partition(":")[0] for one in ids(only)} == {"server", "operation"}
+        assert {one.partition(":")[0] for one in list_ids(only)} == {"server", "operation"}
 
 
 def test_shared_default_policy_connects_no_servers() -> None:
@@ -123,7 +123,7 @@ async def test_builtin_operations_belong_to_no_server() -> None:
         call = desk.asked({}, CLERK).call
         assert call is not None
         desk.operation_catalog = operation_catalog(  # type: ignore[assignment]
-            offer("s", ["look"]), natives=(native("introspect"),)
+            offer("s", ["look"]), natives=(builtin_operation("introspect"),)
         )
         graph = desk.relations.graph(call)
         assert [one.name for one in graph.elements if one.type == "server"] == ["s"]
@@ -138,7 +138,7 @@ async def test_limits_graph_and_lists_every_relationship() -> None:
         desk.relations.graph = lambda _: RelationGraph(many)  # type: ignore[assignment, method-assign]
         answer = desk.answer(root=SERVER)
         assert len(answer.data["graph"]["edges"]) == MAX_GRAPH_EDGES
-        assert len(ids(answer.data)) == MAX_GRAPH_EDGES + 1
+        assert len(list_ids(answer.data)) == MAX_GRAPH_EDGES + 1
         assert [one.code for one in answer.warnings] == ["VALIDATION_TRUNCATED_WARNING"]
 
 
@@ -147,11 +147,11 @@ async def test_executions_belong_to_operation_and_owner() -> None:
         id = (await desk.start())["execution_id"]
         root = {"element_type": "execution", "element_name": id}
         data = desk.query(root=root)
-        assert set(ids(data)) == {f"execution:{id}", "operation:s_build"}
+        assert set(list_ids(data)) == {f"execution:{id}", "operation:s_build"}
         with pytest.raises(AqlError) as refused:
             desk.query(GUARD, root=root)
         assert refused.value.code == "NOT_FOUND_RESOURCE"
-        assert f"execution:{id}" not in ids(desk.query(GUARD, root=SERVER, depth=10))
+        assert f"execution:{id}" not in list_ids(desk.query(GUARD, root=SERVER, depth=10))
 
 
 async def test_hides_invisible_elements() -> None:
@@ -160,8 +160,8 @@ async def test_hides_invisible_elements() -> None:
         config = msgspec.convert({"default": "allow", "rules": rules}, PolicyConfig)
         desk.rig.authorizer.set_policy(Policy(config, desk.rig.catalog))
         data = desk.query(root=SERVER, depth=5)
-        assert "operation:s_build" not in ids(data)
-        assert "operation:s_look" in ids(data)
+        assert "operation:s_build" not in list_ids(data)
+        assert "operation:s_look" in list_ids(data)
 
 
 async def test_pages_relationships() -> None:

@@ -19,7 +19,7 @@ from interlock.core.call import Call, Caller
 from interlock.core.config.trust import PolicyConfig
 from interlock.errors import InterlockError
 from interlock.trust.policy import Policy
-from tests.aql.execution_bench import CLERK, FACE
+from tests.aql.execution_bench import CLERK, VIEW
 from tests.support.calls import LOCAL, SESSION
 from tests.support.clock import run_ready_tasks
 from tests.support.offerings import offer, prompt, resource, template
@@ -28,7 +28,7 @@ from tests.support.pipeline import PipelineHarness
 ARGUMENTS = [{"name": "language", "description": "Of the code.", "required": True}]
 
 
-class Desk:
+class ResourceBench:
     def __init__(self, *, empty: bool = False) -> None:
         everything: dict[str, Any] = {
             "prompts": [
@@ -49,9 +49,9 @@ class Desk:
         self.builtin_operations = {one.name: one for one in natives}
 
     def call(self, operation: str, /, **params: Any) -> asyncio.Task[Any]:
-        call = Call("tools/call", "test", LOCAL, SESSION, f"aql.{operation}", view=FACE)
+        call = Call("tools/call", "test", LOCAL, SESSION, f"aql.{operation}", view=VIEW)
         call.caller = CLERK
-        asked = AqlRequest(None, FACE, None, params=params, call=call)  # type: ignore[arg-type]
+        asked = AqlRequest(None, VIEW, None, params=params, call=call)  # type: ignore[arg-type]
 
         async def answer() -> Any:
             answer = await self.builtin_operations[operation].answer(asked)
@@ -61,8 +61,8 @@ class Desk:
 
 
 @asynccontextmanager
-async def open_desk(**more: Any) -> AsyncIterator[Desk]:
-    yield Desk(**more)
+async def open_desk(**more: Any) -> AsyncIterator[ResourceBench]:
+    yield ResourceBench(**more)
 
 
 @pytest.mark.spec("AQ-3.3-4")
@@ -103,7 +103,7 @@ async def test_lists_everything_with_filters_and_pages() -> None:
 
 
 async def test_follows_pages_to_end() -> None:
-    desk = Desk()
+    desk = ResourceBench()
     asked = []
 
     class Paged:
@@ -149,9 +149,7 @@ async def test_passes_arguments_to_prompt() -> None:
     ],
 )
 @pytest.mark.parametrize("empty", [True, False])
-async def test_unknown_names_are_not_found(
-    name: str, params: dict[str, Any], empty: bool
-) -> None:
+async def test_unknown_names_are_not_found(name: str, params: dict[str, Any], empty: bool) -> None:
     async with open_desk(empty=empty) as desk:
         asking = desk.call(name, **params)
         await run_ready_tasks()

@@ -12,7 +12,7 @@ from interlock.aql.quotas import QuotaApproval, wait_of
 from interlock.core.call import Outcome, RelayedError, UpstreamLostError, UpstreamResponseError
 from interlock.errors import InterlockError
 from interlock.protocol.mcp import Era
-from tests.aql.test_quotas import CLERK, GUARD, HOURLY, REQUIRED, Desk, operation
+from tests.aql.test_quotas import CLERK, GUARD, HOURLY, REQUIRED, QuotaBench, operation
 from tests.support.calls import tool_call
 
 RATE_LIMITED = b'{"isError":true,"content":[{"type":"text","text":"429 Too Many Requests: %b"}]}'
@@ -28,7 +28,7 @@ RATE_LIMITED = b'{"isError":true,"content":[{"type":"text","text":"429 Too Many 
     ],
 )  # fmt: skip
 def test_waits_as_long_as_server_requests(words: bytes, seconds: int) -> None:
-    desk = Desk(api_limits=[{"limit": 100}])
+    desk = QuotaBench(api_limits=[{"limit": 100}])
     desk.call()
     desk.ended(RATE_LIMITED % words)
     error = desk.refused("forge_create_issue")
@@ -64,7 +64,7 @@ def test_reads_no_wait_from_unclear_errors() -> None:
 
 
 def test_respects_rate_limit_of_server_without_quotas() -> None:
-    desk = Desk()
+    desk = QuotaBench()
     desk.call()
     desk.ended(RATE_LIMITED % b"Retry-After: 30")
     assert desk.quotas.active
@@ -79,7 +79,7 @@ def test_respects_rate_limit_of_server_without_quotas() -> None:
     ],
 )
 def test_own_rejection_delays_no_other_call(settings: dict[str, Any]) -> None:
-    desk = Desk(**settings)
+    desk = QuotaBench(**settings)
     desk.call("forge_delete_repo")
     desk.ended()
     error = desk.refused("forge_delete_repo")
@@ -90,7 +90,7 @@ def test_own_rejection_delays_no_other_call(settings: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(("cooldown", "window"), [(1, "second"), (5, "minute"), (3600, "hour")])
 def test_cooldown_rejection_has_its_own_details(cooldown: float, window: str) -> None:
-    desk = Desk(operations={"forge.delete_*": {"cooldown": float(cooldown)}})
+    desk = QuotaBench(operations={"forge.delete_*": {"cooldown": float(cooldown)}})
     desk.call("forge_delete_repo")
     data = desk.refused("forge_delete_repo").data
     assert data is not None
@@ -98,7 +98,7 @@ def test_cooldown_rejection_has_its_own_details(cooldown: float, window: str) ->
 
 
 def test_retry_after_in_result_delays_only_its_caller() -> None:
-    desk = Desk()
+    desk = QuotaBench()
     desk.call()
     desk.ended(RATE_LIMITED % b"Retry-After: 30")
     assert desk.refused().code == "RATE_LIMIT_EXCEEDED"
@@ -110,7 +110,7 @@ def test_retry_after_in_result_delays_only_its_caller() -> None:
 
 @pytest.mark.parametrize("sent", [True, False])
 def test_status_429_delays_every_caller(sent: bool) -> None:
-    desk = Desk()
+    desk = QuotaBench()
     desk.call()
     words = "429 Too Many Requests, Retry-After: 30"
     desk.ended(
@@ -125,7 +125,7 @@ def test_status_429_delays_every_caller(sent: bool) -> None:
 
 
 def test_unexecuted_call_releases_cooldown() -> None:
-    desk = Desk(operations={"forge.delete_*": {"cooldown": 5.0}})
+    desk = QuotaBench(operations={"forge.delete_*": {"cooldown": 5.0}})
     desk.call("forge_delete_repo")
     desk.ended(REQUIRED)
     assert desk.call("forge_delete_repo") == []
@@ -134,7 +134,9 @@ def test_unexecuted_call_releases_cooldown() -> None:
 
 
 def test_limits_count_plain_calls() -> None:
-    desk = Desk(quotas=[HOURLY], api_limits=[{"limit": 1, "scope": "category", "category": "READ"}])
+    desk = QuotaBench(
+        quotas=[HOURLY], api_limits=[{"limit": 1, "scope": "category", "category": "READ"}]
+    )
 
     def plain(name: str, approval: str = "") -> bool:
         call = tool_call(operation(name).canonical)

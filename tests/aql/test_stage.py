@@ -14,14 +14,23 @@ from interlock.core.config.trust import PolicyConfig, RuleConfig
 from interlock.errors import UNKNOWN_TOOL, InterlockError
 from interlock.protocol.mcp import TOOLS_LIST, Era
 from interlock.trust.policy.policy import Policy
-from tests.aql.view_pipeline import ALL, AUTO, FIVE, READS, SINGLE, props, staged, text_result
+from tests.aql.view_pipeline import (
+    ALL,
+    AUTO,
+    FIVE,
+    READS,
+    SINGLE,
+    object_schema,
+    text_result,
+    view_pipeline,
+)
 from tests.support.calls import STATELESS, tool_call
 from tests.support.offerings import definition, offer
 
 
 @pytest.mark.parametrize("view", [FIVE, SINGLE, ALL])
 def test_operation_becomes_call_of_tool(view: Any) -> None:
-    node = staged()
+    node = view_pipeline()
     endpoint = "mcp_aql" if view is SINGLE else "mcp_aql_read"
     params = {"owner": "o", "number": 7}
     call = node.begin(endpoint, {"operation": "hub_get_issue", "params": params}, view=view)
@@ -34,7 +43,7 @@ def test_operation_becomes_call_of_tool(view: Any) -> None:
 
 
 def test_keeps_bytes_without_renamed_parameters() -> None:
-    node = staged()
+    node = view_pipeline()
     raw = b'{"operation":"hub_get_issue","params":{"owner" : "\\u00e9",  "number":7 }}'
     call = node.begin("mcp_aql_read", raw)
     assert bytes(call.arguments) == b'{"owner" : "\\u00e9",  "number":7 }'
@@ -43,7 +52,7 @@ def test_keeps_bytes_without_renamed_parameters() -> None:
 @pytest.mark.spec("AQ-OPS-2.2-1", "AQ-OPS-8.1-1")
 @pytest.mark.parametrize("name", ["Hub_Get_Issue", "hub.get_issue", "hub__get_issue", "nothing"])
 def test_rejects_other_spellings_of_operation(name: str) -> None:
-    node = staged()
+    node = view_pipeline()
     error = node.error(name, "mcp_aql_read", owner="o", number=1)
     assert error["code"] == "NOT_FOUND_OPERATION"
     assert node.sent == []
@@ -51,13 +60,13 @@ def test_rejects_other_spellings_of_operation(name: str) -> None:
 
 @pytest.mark.spec("AQ-ERR-4.8-1")
 def test_typo_returns_similar_operation() -> None:
-    error = staged().error("hub_get_isue", "mcp_aql_read")
+    error = view_pipeline().error("hub_get_isue", "mcp_aql_read")
     assert error["details"]["operation"] == "hub_get_isue"
     assert error["details"]["available"][0] == "hub_get_issue"
 
 
 def test_operation_of_absent_server_names_server_status() -> None:
-    node = staged()
+    node = view_pipeline()
     node.stage.get_absent_servers = lambda: {"my-files": "connecting", "broken": "failed"}
     error = node.error("my_files_list_all", "mcp_aql_read")
     assert error["code"] == "NOT_FOUND_OPERATION"
@@ -70,7 +79,7 @@ def test_operation_of_absent_server_names_server_status() -> None:
 
 
 def test_limited_caller_does_not_see_absent_servers() -> None:
-    node = staged()
+    node = view_pipeline()
     rule = RuleConfig(name="hub", tools=["hub.*"], then="allow")
     policy = Policy(PolicyConfig(default="deny", rules=[rule]), node.rig.catalog)
     node.authorizer.set_policy(policy)
@@ -80,7 +89,7 @@ def test_limited_caller_does_not_see_absent_servers() -> None:
 
 
 def test_tool_name_suggests_its_operation() -> None:
-    error = staged().error("hub.createIssue", "mcp_aql_create")
+    error = view_pipeline().error("hub.createIssue", "mcp_aql_create")
     assert error["details"]["available"][0] == "hub_create_issue"
 
 
@@ -98,7 +107,7 @@ def test_tool_name_suggests_its_operation() -> None:
     ],
 )
 def test_every_operation_has_one_endpoint(operation: str, home: str) -> None:
-    node = staged()
+    node = view_pipeline()
     for endpoint in FIVE.tools:
         if endpoint == home:
             continue
@@ -115,7 +124,7 @@ def test_every_operation_has_one_endpoint(operation: str, home: str) -> None:
 
 @pytest.mark.spec("AQ-3.2-1")
 def test_reports_wrong_endpoint_before_parameters() -> None:
-    error = staged().error("hub_get_issue", "mcp_aql_delete", nonsense=1)
+    error = view_pipeline().error("hub_get_issue", "mcp_aql_delete", nonsense=1)
     assert error["code"] == "VALIDATION_ENDPOINT_MISMATCH"
 
 
@@ -130,14 +139,14 @@ def test_reports_wrong_endpoint_before_parameters() -> None:
     ],
 )
 def test_sends_no_call_with_invalid_parameters(params: Any) -> None:
-    node = staged()
+    node = view_pipeline()
     assert node.error("hub_get_issue", **params)["code"].startswith("VALIDATION_")
     assert node.sent == []
 
 
 @pytest.mark.spec("AQ-6.2-1")
 def test_rejects_another_endpoint_after_calls_of_the_right_one() -> None:
-    node = staged()
+    node = view_pipeline()
     request = {"operation": "hub_get_issue", "params": {"owner": "o", "number": 1}}
     for number in (1, 2):
         node.begin("mcp_aql_read", request)
@@ -151,14 +160,14 @@ def test_rejects_another_endpoint_after_calls_of_the_right_one() -> None:
 
 
 def test_all_view_accepts_single_and_family_endpoint() -> None:
-    node = staged()
+    node = view_pipeline()
     node.begin("mcp_aql", {"operation": "hub_run_report", "params": {}}, view=ALL)
     assert node.error("hub_run_report", "mcp_aql_read", view=ALL)["code"].endswith("MISMATCH")
     assert len(node.sent) == 1
 
 
 def test_rejects_tool_name_in_view() -> None:
-    node = staged()
+    node = view_pipeline()
     error = node.rig.refused(tool_call("hub.get_issue", {"owner": "o", "number": 1}, view=FIVE))
     assert error.failure is UNKNOWN_TOOL
     assert "mcp_aql_read" in error.message
@@ -166,7 +175,7 @@ def test_rejects_tool_name_in_view() -> None:
 
 
 def test_auto_view_accepts_tools_and_operations() -> None:
-    node = staged()
+    node = view_pipeline()
     node.rig.begin(tool_call("hub.get_issue", {"owner": "o", "number": 1}, view=AUTO))
     node.last.answer(**text_result("as it is"))
     assert node.rig.done[-1][1] == text_result("as it is")
@@ -181,7 +190,7 @@ def test_auto_view_accepts_tools_and_operations() -> None:
 
 def test_auto_view_lists_by_catalog_size() -> None:
     def listed(tokens: int) -> list[str]:
-        node = staged(AqlConfig(auto_tokens=tokens))
+        node = view_pipeline(AqlConfig(auto_tokens=tokens))
         call = tool_call(view=AUTO)
         call.method = TOOLS_LIST
         node.rig.begin(call)
@@ -193,7 +202,7 @@ def test_auto_view_lists_by_catalog_size() -> None:
 
 @pytest.mark.parametrize("client", [STATELESS])
 def test_view_lists_only_endpoints(client: Any) -> None:
-    node = staged()
+    node = view_pipeline()
     for view, names in ((FIVE, list(FIVE.tools)), (SINGLE, ["mcp_aql"])):
         call = tool_call(view=view, client=client)
         call.method = TOOLS_LIST
@@ -206,7 +215,7 @@ def test_view_lists_only_endpoints(client: Any) -> None:
 
 
 def test_rejects_unauthenticated_caller_without_details() -> None:
-    node = staged(None, tokens={"t": "clerk"})
+    node = view_pipeline(None, tokens={"t": "clerk"})
     arguments: Any
     for arguments in (
         {"operation": "hub_get_issue"},
@@ -220,7 +229,7 @@ def test_rejects_unauthenticated_caller_without_details() -> None:
 
 
 def test_internal_operations_are_not_callable_as_tools() -> None:
-    node = staged()
+    node = view_pipeline()
     for name in ("aql.batch", "aql.preview", "aql.read_modify_write"):
         for view in (None, AUTO):
             error = node.rig.refused(tool_call(name, {}, view=view))
@@ -230,9 +239,9 @@ def test_internal_operations_are_not_callable_as_tools() -> None:
 
 
 def test_catalog_change_changes_operations() -> None:
-    node = staged()
+    node = view_pipeline()
     assert node.error("late_look", "mcp_aql_read")["code"] == "NOT_FOUND_OPERATION"
-    late = offer("late", [definition("look", annotations=READS, inputSchema=props())])
+    late = offer("late", [definition("look", annotations=READS, inputSchema=object_schema())])
     node.rig.catalog.publish(late)
     node.rig.upstreams["late"] = node.rig.upstreams["hub"]
     node.begin("mcp_aql_read", {"operation": "late_look"})
@@ -243,7 +252,7 @@ def test_catalog_change_changes_operations() -> None:
 
 
 def test_does_not_suggest_invisible_operations() -> None:
-    node = staged()
+    node = view_pipeline()
     rule = RuleConfig(name="no", then="deny", tools=["hub.get_issue"])
     node.authorizer.set_policy(Policy(PolicyConfig(default="allow", rules=[rule])))
     error = node.error("hub_get_isue", "mcp_aql_read")
@@ -251,7 +260,7 @@ def test_does_not_suggest_invisible_operations() -> None:
 
 
 def test_drops_parameter_headers_of_endpoint() -> None:
-    node = staged()
+    node = view_pipeline()
     call = node.begin(
         "mcp_aql_read",
         {"operation": "hub_list_issues"},
@@ -262,7 +271,7 @@ def test_drops_parameter_headers_of_endpoint() -> None:
 
 @pytest.mark.spec("AQ-MCP-5.2-1")
 def test_reads_progress_token_from_arguments() -> None:
-    node = staged()
+    node = view_pipeline()
     asked = {"operation": "hub_list_issues", "_meta": {"progressToken": "inner"}}
     call = node.begin("mcp_aql_read", asked)
     assert call.meta is not None
@@ -274,7 +283,7 @@ def test_reads_progress_token_from_arguments() -> None:
 
 @pytest.mark.spec("AQ-MCP-5.5-1")
 def test_passes_progress_to_client() -> None:
-    node = staged()
+    node = view_pipeline()
     heard: list[tuple[str, Any]] = []
     node.begin(
         "mcp_aql_read",
@@ -287,7 +296,7 @@ def test_passes_progress_to_client() -> None:
 
 
 def test_catalog_bug_is_internal_error() -> None:
-    node = staged()
+    node = view_pipeline()
 
     def broken(*_: Any) -> Any:
         raise RuntimeError("at /src/x.py:1")
@@ -299,14 +308,14 @@ def test_catalog_bug_is_internal_error() -> None:
 
 
 def test_unknown_tool_is_mcp_error() -> None:
-    node = staged()
+    node = view_pipeline()
     error = node.rig.refused(tool_call("mcp_aql", {}, view=FIVE))
     assert isinstance(error, InterlockError)
     assert error.failure.code == -32602
 
 
 def test_client_request_continues_same_operation() -> None:
-    node = staged()
+    node = view_pipeline()
     asks = {
         "resultType": "input_required",
         "inputRequests": {"q": {"method": "elicitation/create", "params": {"message": "Sure?"}}},

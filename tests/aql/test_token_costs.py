@@ -16,7 +16,7 @@ from interlock.core.catalog.token_costs import (
 from interlock.core.config import parse_config
 from interlock.terminal.tool_table import read_listing
 from tests.aql.operation_catalogs import NEEDED, operation_catalog, tool
-from tests.aql.test_views import views
+from tests.aql.test_views import make_views
 from tests.support.offerings import offer
 
 MUCH = {
@@ -42,14 +42,14 @@ def test_all_reports_show_same_token_cost() -> None:
     by_tools = sum(one.tokens for one in read_listing([Raw(one) for one in listed], CONFIG))
     shelf = build_listing([Raw(one) for one in listed], CONFIG, [])
     by_operations = sum(count_definition_tokens(raw) for raw in shelf.plain)
-    face = views().find_view("aql")
+    face = make_views().find_view("aql")
     by_adapter_info = view.token_costs(face, shelf.operation_catalog, None)["plain"]
     by_auto = sum(count_tool_tokens(one) for one in shelf.operation_catalog.snapshot.tools)
     assert by_tools == by_operations == by_adapter_info == by_auto
 
 
 def test_view_cost_equals_cost_of_endpoints() -> None:
-    face = views().find_view("aql")
+    face = make_views().find_view("aql")
     found = operation_catalog(offer("s", ["get_x"]))
     shown = [
         {key: one[key] for key in ("name", "description", "inputSchema")}

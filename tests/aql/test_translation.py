@@ -10,19 +10,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from interlock.aql.config import AqlConfig
-from tests.aql.view_pipeline import FIVE, READS, SINGLE, Staged, props, staged, text_result
+from tests.aql.view_pipeline import (
+    FIVE,
+    READS,
+    SINGLE,
+    ViewPipeline,
+    object_schema,
+    text_result,
+    view_pipeline,
+)
 from tests.support.offerings import definition, offer
 
 GOOD = {"owner": "o", "issue_title": "t"}
 
 
-def create(node: Staged, **params: Any) -> Any:
+def create_issue(node: ViewPipeline, **params: Any) -> Any:
     return node.begin("mcp_aql_create", {"operation": "hub_create_issue", "params": params})
 
 
-def wrong(params: Any, operation: str = "hub_create_issue", **top: Any) -> dict[str, Any]:
+def get_error(params: Any, operation: str = "hub_create_issue", **top: Any) -> dict[str, Any]:
     """The fault of a request; nothing of it has reached the server."""
-    node = staged()
+    node = view_pipeline()
     asked = {"operation": operation, "params": params, **top}
     envelope = node.ask(node.home(operation), asked)
     assert node.sent == []
@@ -32,39 +40,39 @@ def wrong(params: Any, operation: str = "hub_create_issue", **top: Any) -> dict[
 
 
 def test_translates_parameter_names() -> None:
-    node = staged()
-    create(node, **GOOD, api_key="k")
+    node = view_pipeline()
+    create_issue(node, **GOOD, api_key="k")
     assert node.sent == [("createIssue", {"owner": "o", "issueTitle": "t", "apiKey": "k"})]
 
 
 @pytest.mark.spec("AQ-OPS-4.1-1")
 def test_accepts_server_spelling_as_alias() -> None:
-    node = staged()
-    create(node, owner="o", issueTitle="t")
-    create(node, owner="o", issueTitle="t", issue_title="t")
+    node = view_pipeline()
+    create_issue(node, owner="o", issueTitle="t")
+    create_issue(node, owner="o", issueTitle="t", issue_title="t")
     assert [arguments for _, arguments in node.sent] == [{"owner": "o", "issueTitle": "t"}] * 2
-    error = wrong({"owner": "o", "issueTitle": "t", "issue_title": "other"})
+    error = get_error({"owner": "o", "issueTitle": "t", "issue_title": "other"})
     assert error["code"] == "VALIDATION_INVALID_TYPE"
     assert error["details"]["reason"] == "ambiguous"
     assert error["details"]["param_name"] == "issue_title"
 
 
 def test_aliases_can_be_turned_off() -> None:
-    node = staged(AqlConfig(aliases=False))
+    node = view_pipeline(AqlConfig(aliases=False))
     error = node.error("hub_create_issue", owner="o", issueTitle="t")
     assert error["code"] == "VALIDATION_MISSING_PARAM"
 
 
 def test_equal_requests_have_equal_bytes() -> None:
-    node = staged()
-    one = create(node, owner="o", issue_title="t", count=1)
-    other = create(node, count=1, issueTitle="t", owner="o")
+    node = view_pipeline()
+    one = create_issue(node, owner="o", issue_title="t", count=1)
+    other = create_issue(node, count=1, issueTitle="t", owner="o")
     assert bytes(one.arguments) == bytes(other.arguments)
 
 
 @pytest.mark.spec("AQ-GK-6.1-1")
 def test_params_override_top_level_with_warning() -> None:
-    node = staged()
+    node = view_pipeline()
     asked = {"operation": "hub_get_issue", "params": {"owner": "a", "number": 1}, "owner": "b"}
     node.begin("mcp_aql_read", asked)
     assert node.sent == [("get_issue", {"owner": "a", "number": 1})]
@@ -80,13 +88,15 @@ def test_params_override_top_level_with_warning() -> None:
 
 @pytest.mark.spec("AQ-GK-6.1-1", "AQ-4.5.3-5")
 def test_rejects_identifier_in_input() -> None:
-    error = wrong({"issue_id": "1", "input": {"issue_id": "2", "title": "t"}}, "hub_update_issue")
+    error = get_error(
+        {"issue_id": "1", "input": {"issue_id": "2", "title": "t"}}, "hub_update_issue"
+    )
     assert error["code"] == "VALIDATION_UNKNOWN_FIELD"
     assert error["details"]["unknown_fields"] == ["issue_id"]
 
 
 def test_operation_in_params_is_parameter() -> None:
-    error = wrong({**GOOD, "operation": "hub_delete_repo"})
+    error = get_error({**GOOD, "operation": "hub_delete_repo"})
     assert error["code"] == "VALIDATION_UNKNOWN_PARAM"
     assert error["details"]["unknown_params"] == ["operation"]
 
@@ -97,7 +107,7 @@ def test_operation_in_params_is_parameter() -> None:
 @pytest.mark.spec("AQ-4.6-1")
 @pytest.mark.spec("AQ-4.6.2-2")
 def test_rejects_unknown_parameters_and_lists_valid_names() -> None:
-    error = wrong({**GOOD, "force_create": True, "admin_override": True})
+    error = get_error({**GOOD, "force_create": True, "admin_override": True})
     assert error["code"] == "VALIDATION_UNKNOWN_PARAM"
     assert error["details"]["operation"] == "hub_create_issue"
     assert error["details"]["unknown_params"] == ["force_create", "admin_override"]
@@ -105,14 +115,14 @@ def test_rejects_unknown_parameters_and_lists_valid_names() -> None:
 
 
 def test_suggests_similar_parameter() -> None:
-    assert wrong({**GOOD, "prority": 1})["details"]["did_you_mean"] == "priority"
+    assert get_error({**GOOD, "prority": 1})["details"]["did_you_mean"] == "priority"
 
 
 @pytest.mark.spec("AQ-4.6.1-1")
 def test_underscore_members_are_not_sent() -> None:
-    assert wrong(GOOD, stranger=1)["code"] == "VALIDATION_UNKNOWN_PARAM"
-    assert wrong({**GOOD, "stranger": 1})["code"] == "VALIDATION_UNKNOWN_PARAM"
-    node = staged()
+    assert get_error(GOOD, stranger=1)["code"] == "VALIDATION_UNKNOWN_PARAM"
+    assert get_error({**GOOD, "stranger": 1})["code"] == "VALIDATION_UNKNOWN_PARAM"
+    node = view_pipeline()
     asked = {
         "operation": "hub_create_issue",
         "params": {**GOOD, "_meta": {}, "_async": False},
@@ -138,10 +148,8 @@ def test_underscore_members_are_not_sent() -> None:
         ("_first", None),
     ],
 )
-def test_rejects_unknown_underscore_members(
-    name: str, near: str | None, inside: bool
-) -> None:
-    error = wrong({**GOOD, name: True}) if inside else wrong(GOOD, **{name: True})  # type: ignore[arg-type]
+def test_rejects_unknown_underscore_members(name: str, near: str | None, inside: bool) -> None:
+    error = get_error({**GOOD, name: True}) if inside else get_error(GOOD, **{name: True})  # type: ignore[arg-type]
     assert error["code"] == "VALIDATION_UNKNOWN_PARAM"
     assert error["details"]["unknown_params"] == [name]
     assert {"_dry_run", "_request_id", "_meta"} <= set(error["details"]["valid_params"])
@@ -150,22 +158,22 @@ def test_rejects_unknown_underscore_members(
 
 
 def test_suggests_underscore_page_parameters() -> None:
-    error = wrong({"_frist": 2}, "hub_list_issues")
+    error = get_error({"_frist": 2}, "hub_list_issues")
     assert error["details"]["did_you_mean"] == "_first"
-    assert wrong({"first": 2}, "hub_list_issues")["details"]["did_you_mean"] == "_first"
-    assert wrong({"dry_run": True}, "hub_list_issues")["details"]["did_you_mean"] == "_dry_run"
+    assert get_error({"first": 2}, "hub_list_issues")["details"]["did_you_mean"] == "_first"
+    assert get_error({"dry_run": True}, "hub_list_issues")["details"]["did_you_mean"] == "_dry_run"
 
 
 def test_suggests_renamed_underscore_parameter() -> None:
-    schema = props(_secret_mode="string")
-    node = staged(None, offer("hub", [definition("make_it", inputSchema=schema)]))
+    schema = object_schema(_secret_mode="string")
+    node = view_pipeline(None, offer("hub", [definition("make_it", inputSchema=schema)]))
     error = node.error("hub_make_it", _secret_mode="on")
     assert error["details"]["did_you_mean"] == "x_secret_mode"
     assert node.sent == []
 
 
 def test_decodes_escaped_underscore() -> None:
-    node = staged(None, offer("hub", [definition("run_it", inputSchema={"type": "object"})]))
+    node = view_pipeline(None, offer("hub", [definition("run_it", inputSchema={"type": "object"})]))
     raw = b'{"operation":"hub_run_it","params":{"\\u005fdry_run":true}}'
     assert node.ask("mcp_aql_execute", raw)["data"]["dry_run"] is True
     assert node.sent == []
@@ -173,8 +181,8 @@ def test_decodes_escaped_underscore() -> None:
 
 def test_lists_enum_values_as_json() -> None:
     places = ["New York", "Flat White", 'x"y', 7]
-    schema = props(location={"enum": places})
-    node = staged(None, offer("hub", [definition("make_it", inputSchema=schema)]))
+    schema = object_schema(location={"enum": places})
+    node = view_pipeline(None, offer("hub", [definition("make_it", inputSchema=schema)]))
     error = node.error("hub_make_it", location="Paris")
     assert error["code"] == "VALIDATION_INVALID_ENUM"
     assert error["details"]["allowed"] == places
@@ -184,7 +192,7 @@ def test_lists_enum_values_as_json() -> None:
 
 
 def test_names_missing_parameter_with_type_and_description() -> None:
-    error = wrong({"issue_title": "t"})
+    error = get_error({"issue_title": "t"})
     assert error["code"] == "VALIDATION_MISSING_PARAM"
     assert error["details"]["param_name"] == "owner"
     assert error["details"]["expected_type"] == "string"
@@ -193,12 +201,12 @@ def test_names_missing_parameter_with_type_and_description() -> None:
 
 
 def test_suggests_misspelled_missing_parameter() -> None:
-    error = wrong({"ownr": "o", "issue_title": "t"})
+    error = get_error({"ownr": "o", "issue_title": "t"})
     assert error["code"] == "VALIDATION_MISSING_PARAM"
     assert error["details"]["given"] == "ownr"
     assert error["details"]["did_you_mean"] == "owner"
     assert "You sent 'ownr'. Did you mean 'owner'?" in error["message"]
-    assert "did_you_mean" not in wrong({"zzz": "o", "issue_title": "t"})["details"]
+    assert "did_you_mean" not in get_error({"zzz": "o", "issue_title": "t"})["details"]
 
 
 @pytest.mark.parametrize(
@@ -210,21 +218,21 @@ def test_suggests_misspelled_missing_parameter() -> None:
     ],
 )
 def test_update_accepts_flat_parameters(params: Any) -> None:
-    node = staged()
+    node = view_pipeline()
     node.begin("mcp_aql_update", {"operation": "hub_update_issue", "params": params})
     assert node.sent == [("update_issue", {"issue_id": "1", "title": "t", "bodyText": "b"})]
 
 
 @pytest.mark.spec("AQ-GK-6.1-1")
 def test_rejects_conflicting_flat_and_input_values() -> None:
-    error = wrong({"issue_id": "1", "title": "t", "input": {"title": "u"}}, "hub_update_issue")
+    error = get_error({"issue_id": "1", "title": "t", "input": {"title": "u"}}, "hub_update_issue")
     assert error["code"] == "VALIDATION_INVALID_TYPE"
     assert error["details"]["actual_type"] == "two values"
 
 
 @pytest.mark.spec("AQ-4.5.3-1")
 def test_update_without_changes_returns_shape() -> None:
-    error = wrong({"issue_id": "1"}, "hub_update_issue")
+    error = get_error({"issue_id": "1"}, "hub_update_issue")
     assert error["code"] == "VALIDATION_MISSING_PARAM"
     assert error["details"]["param_name"] == "input"
     assert error["details"]["expected_shape"]["issue_id"] == "…"
@@ -232,19 +240,23 @@ def test_update_without_changes_returns_shape() -> None:
 
 
 def test_names_mistakes_around_input() -> None:
-    error = wrong({"issue_id": "1", "input": {"titel": "t"}}, "hub_update_issue")
+    error = get_error({"issue_id": "1", "input": {"titel": "t"}}, "hub_update_issue")
     assert error["details"]["did_you_mean"] == "title"
-    error = wrong({"issue_id": "1", "input": {"title": "t", "issue_id": "2"}}, "hub_update_issue")
+    error = get_error(
+        {"issue_id": "1", "input": {"title": "t", "issue_id": "2"}}, "hub_update_issue"
+    )
     assert "belong beside 'input': 'issue_id'" in error["message"]
-    error = wrong({"isue_id": "1", "input": {"title": "t"}}, "hub_update_issue")
+    error = get_error({"isue_id": "1", "input": {"title": "t"}}, "hub_update_issue")
     assert error["details"]["did_you_mean"] == "issue_id"
 
 
 def test_names_missing_nested_field_with_type() -> None:
-    inner = props("name", name={"type": "string", "description": "Of a person."}, age="integer")
+    inner = object_schema(
+        "name", name={"type": "string", "description": "Of a person."}, age="integer"
+    )
     people = {"type": "array", "items": inner}
-    schema = props(people=people)
-    node = staged(None, offer("hub", [definition("make_it", inputSchema=schema)]))
+    schema = object_schema(people=people)
+    node = view_pipeline(None, offer("hub", [definition("make_it", inputSchema=schema)]))
     error = node.error("hub_make_it", people=[{"age": 7}])
     assert error["details"]["param_name"] == "people.0.name"
     assert error["details"]["expected_type"] == "string"
@@ -264,7 +276,7 @@ def test_names_missing_nested_field_with_type() -> None:
     ],
 )
 def test_reports_errors_in_order(params: Any, code: str) -> None:
-    assert wrong(params)["code"] == code
+    assert get_error(params)["code"] == code
 
 
 @pytest.mark.spec("AQ-4.7.2-1")
@@ -288,19 +300,19 @@ def test_reports_errors_in_order(params: Any, code: str) -> None:
     ],
 )
 def test_reports_invalid_values_by_caller_names(params: Any, code: str, details: Any) -> None:
-    error = wrong({**GOOD, **params})
+    error = get_error({**GOOD, **params})
     assert error["code"] == code
     assert details.items() <= error["details"].items()
 
 
 def test_messages_contain_no_values() -> None:
     for params in ({"owner": ["s3cret-value"]}, {"kind": "s3cret-value"}, {"due": "s3cret-value"}):
-        assert "s3cret" not in json.dumps(wrong({**GOOD, **params}))
+        assert "s3cret" not in json.dumps(get_error({**GOOD, **params}))
 
 
 @pytest.mark.spec("AQ-4.5.3-3")
 def test_names_nested_values_by_path() -> None:
-    node = staged()
+    node = view_pipeline()
     error = node.error("hub_update_issue", issue_id="1", input={"labels": ["a", 7]})
     assert error["code"] == "VALIDATION_INVALID_TYPE"
     assert error["details"]["param_name"] == "input.labels.1"
@@ -308,8 +320,8 @@ def test_names_nested_values_by_path() -> None:
 
 @pytest.mark.spec("AQ-4.7.4-1")
 def test_rejects_base64_without_padding() -> None:
-    schema = props("file", file={"type": "string", "contentEncoding": "base64"})
-    node = staged(None, offer("hub", [definition("create_file", inputSchema=schema)]))
+    schema = object_schema("file", file={"type": "string", "contentEncoding": "base64"})
+    node = view_pipeline(None, offer("hub", [definition("create_file", inputSchema=schema)]))
     error = node.error("hub_create_file", file="aGk")
     assert error["code"] == "VALIDATION_PATTERN_MISMATCH"
     assert error["details"]["param_name"] == "file"
@@ -322,7 +334,7 @@ def test_rejects_base64_without_padding() -> None:
 
 
 def test_flattens_update_for_server() -> None:
-    node = staged()
+    node = view_pipeline()
     params = {"issue_id": "1", "input": {"title": "t", "body_text": None}}
     node.begin("mcp_aql_update", {"operation": "hub_update_issue", "params": params})
     assert node.sent == [("update_issue", {"issue_id": "1", "title": "t", "bodyText": None})]
@@ -343,7 +355,7 @@ def test_flattens_update_for_server() -> None:
     ],
 )
 def test_rejects_invalid_updates(params: Any, code: str) -> None:
-    assert wrong(params, "hub_update_issue")["code"] == code
+    assert get_error(params, "hub_update_issue")["code"] == code
 
 
 # -- strange tools
@@ -352,14 +364,16 @@ def test_rejects_invalid_updates(params: Any, code: str) -> None:
 def test_open_schema_passes_unknown_parameters() -> None:
     schema = {"type": "object", "properties": {"aB": {"type": "string"}}}
     schema["additionalProperties"] = True  # type: ignore[assignment]
-    node = staged(None, offer("hub", [definition("look", inputSchema=schema, annotations=READS)]))
+    node = view_pipeline(
+        None, offer("hub", [definition("look", inputSchema=schema, annotations=READS)])
+    )
     node.begin("mcp_aql_read", {"operation": "hub_look", "params": {"a_b": "x", "other": 1}})
     assert node.sent == [("look", {"aB": "x", "other": 1})]
 
 
 def test_passes_parameters_with_reserved_names() -> None:
-    schema = props(operation="string", params="string", fields="string", dry_run="string")
-    node = staged(None, offer("hub", [definition("make", inputSchema=schema)]))
+    schema = object_schema(operation="string", params="string", fields="string", dry_run="string")
+    node = view_pipeline(None, offer("hub", [definition("make", inputSchema=schema)]))
     params = {"operation": "a", "params": "b", "fields": "c", "dry_run": "d"}
     node.begin("mcp_aql", {"operation": "hub_make", "params": params}, view=SINGLE)
     assert node.sent == [("make", params)]
@@ -388,7 +402,7 @@ _asked = st.fixed_dictionaries(
 @settings(max_examples=150, deadline=None)
 @given(_asked | _json)
 def test_any_request_is_sent_or_rejected_with_aql_code(asked: Any) -> None:
-    node = staged()
+    node = view_pipeline()
     for endpoint, view in (("mcp_aql", SINGLE), ("mcp_aql_read", FIVE)):
         before = len(node.sent)
         call = node.begin(endpoint, asked, view=view)

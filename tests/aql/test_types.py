@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from tests.aql.introspection_schemas import GITHUB, PARAMETER, SLACK, TYPE, valid
-from tests.aql.operation_catalogs import Asking, native
+from tests.aql.introspection_schemas import GITHUB, PARAMETER, SLACK, TYPE, assert_valid
+from tests.aql.operation_catalogs import Introspection, builtin_operation
 
 
 @pytest.fixture
-def ask() -> Asking:
-    return Asking(GITHUB, SLACK)
+def ask() -> Introspection:
+    return Introspection(GITHUB, SLACK)
 
 
 @pytest.mark.spec("AQ-INT-5.3-1", "AQ-9.1-1", "AQ-2.1-1", "AQ-7.3-1")
-def test_lists_language_types(ask: Asking) -> None:
+def test_lists_language_types(ask: Introspection) -> None:
     listed = {one["name"]: one for one in ask("types")["types"]}
     for one in listed.values():
-        valid(TYPE, one)
+        assert_valid(TYPE, one)
     assert {
         "SemanticCategory", "OperationInput", "OperationResult", "OperationSuccess",
         "OperationFailure", "EndpointPermissions",
@@ -33,7 +33,7 @@ def test_lists_language_types(ask: Asking) -> None:
 
 
 @pytest.mark.spec("AQ-INT-3.5-1")
-def test_each_kind_has_its_members(ask: Asking) -> None:
+def test_each_kind_has_its_members(ask: Introspection) -> None:
     kinds = {}
     for line in ask("types")["types"]:
         found = ask("types", name=line["name"])["type"]
@@ -43,13 +43,13 @@ def test_each_kind_has_its_members(ask: Asking) -> None:
         if extra is not None:
             assert isinstance(found[extra], list)
         for field in found.get("fields", ()):
-            valid(PARAMETER, field)
+            assert_valid(PARAMETER, field)
     assert kinds.keys() == {"enum", "object", "scalar", "union"}
 
 
 @pytest.mark.spec("AQ-9.2-1", "AQ-INT-8.1-1")
 def test_every_named_type_can_be_read() -> None:
-    ask = Asking(GITHUB, SLACK, natives=(native("get_note", returns="Note"),))
+    ask = Introspection(GITHUB, SLACK, natives=(builtin_operation("get_note", returns="Note"),))
     named = set()
     for one in ask.operation_catalog.all():
         found = ask(name=one.name)["operation"]
@@ -64,7 +64,7 @@ def test_every_named_type_can_be_read() -> None:
 
 
 @pytest.mark.spec("AQ-9.2-1")
-def test_nested_parameters_have_shape_and_type(ask: Asking) -> None:
+def test_nested_parameters_have_shape_and_type(ask: Introspection) -> None:
     found = ask(name="github_create_milestone")["operation"]["parameters"]
     assert 'Shape: {day: string, zone?: "utc"|"local"}' in found[0]["description"]
     assert "Shape: string | integer" in found[1]["description"]
@@ -76,7 +76,7 @@ def test_nested_parameters_have_shape_and_type(ask: Asking) -> None:
     assert (union["kind"], union["members"]) == ("union", ["string", "integer"])
 
 
-def test_output_schema_defines_return_type(ask: Asking) -> None:
+def test_output_schema_defines_return_type(ask: Introspection) -> None:
     told = ask(name="github_search_code")["operation"]["returns"]
     assert told == {"name": "GithubSearchCodeResult", "kind": "object"}
     kind = ask("types", name="GithubSearchCodeResult")["type"]

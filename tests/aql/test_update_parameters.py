@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 
 from interlock.protocol.aql_terms import Category
-from tests.aql.operation_catalogs import NEEDED, STRING, only, operation_catalog, tool
+from tests.aql.operation_catalogs import NEEDED, STRING, operation_catalog, single_operation, tool
 from tests.support.offerings import offer
 
 WHOLE = {"type": "integer", "required": True}
 
 
-def split(name: str, properties: dict[str, Any]) -> tuple[list[str], list[str]]:
+def split_parameters(name: str, properties: dict[str, Any]) -> tuple[list[str], list[str]]:
     """The parameters beside `input`, and those in it."""
-    found = only(tool(name, properties))
+    found = single_operation(tool(name, properties))
     assert found.category is Category.UPDATE
     taken = found.signature.parameters
     return [one.name for one in taken if not one.in_input], [
@@ -25,7 +25,7 @@ def split(name: str, properties: dict[str, Any]) -> tuple[list[str], list[str]]:
 
 @pytest.mark.spec("AQ-4.5-2")
 def test_recognizes_identifiers_by_name() -> None:
-    found = only(
+    found = single_operation(
         tool(
             "update_issue",
             {
@@ -46,21 +46,27 @@ def test_recognizes_identifiers_by_name() -> None:
 
 
 def test_optional_parameters_are_no_identifiers() -> None:
-    assert split("update_user", {"user_id": NEEDED, "name": STRING}) == (["user_id"], ["name"])
+    assert split_parameters("update_user", {"user_id": NEEDED, "name": STRING}) == (
+        ["user_id"],
+        ["name"],
+    )
 
 
 @pytest.mark.spec("AQ-4.5-2")
 def test_first_parameter_is_identifier_if_all_are_required() -> None:
-    assert split("rename_file", {"old_path": NEEDED, "new_path": NEEDED}) == (
+    assert split_parameters("rename_file", {"old_path": NEEDED, "new_path": NEEDED}) == (
         ["old_path"], ["new_path"],
     )  # fmt: skip
-    assert split("move_it", {"source": NEEDED, "destination": NEEDED}) == (
+    assert split_parameters("move_it", {"source": NEEDED, "destination": NEEDED}) == (
         ["source"], ["destination"],
     )  # fmt: skip
 
 
 def test_all_optional_parameters_are_changes() -> None:
-    assert split("update_settings", {"theme": STRING, "font": STRING}) == ([], ["theme", "font"])
+    assert split_parameters("update_settings", {"theme": STRING, "font": STRING}) == (
+        [],
+        ["theme", "font"],
+    )
 
 
 @pytest.mark.spec("AQ-4.5-2")
@@ -75,6 +81,9 @@ def test_config_names_identifiers() -> None:
 
 
 def test_parameter_named_input_stays_in_input() -> None:
-    beside, inside = split("update_x", {"input": NEEDED, "id": NEEDED})
+    beside, inside = split_parameters("update_x", {"input": NEEDED, "id": NEEDED})
     assert (beside, inside) == (["id"], ["input"])
-    assert split("update_x", {"input": NEEDED, "other": STRING}) == ([], ["input", "other"])
+    assert split_parameters("update_x", {"input": NEEDED, "other": STRING}) == (
+        [],
+        ["input", "other"],
+    )

@@ -22,7 +22,7 @@ from interlock.errors import InterlockError
 NOON = datetime(2026, 2, 4, 12, 30, 6, tzinfo=UTC).timestamp()
 
 
-async def much(path: Path) -> list[CounterRow]:
+async def add_from_two_stores(path: Path) -> list[CounterRow]:
     loop = asyncio.get_running_loop()
     store = CounterStore(path, deliver=loop.call_soon_threadsafe)
     other = CounterStore(path, deliver=loop.call_soon_threadsafe)
@@ -43,7 +43,7 @@ async def much(path: Path) -> list[CounterRow]:
 
 
 def test_two_nodes_share_counters(tmp_path: Path) -> None:
-    rows = asyncio.run(much(tmp_path / "counters.db"))
+    rows = asyncio.run(add_from_two_stores(tmp_path / "counters.db"))
     # What nobody asks for any more is gone.
     assert rows == [CounterRow("a", 0, 667, 100.0)]
 

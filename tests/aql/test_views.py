@@ -12,7 +12,7 @@ from interlock.errors import ProtocolError
 from interlock.protocol.aql_terms import PLAIN_VIEW, Category, OperationView
 
 
-def views(text: str = "") -> Views:
+def make_views(text: str = "") -> Views:
     return Views(parse_config(text, "interlock.yaml"))
 
 
@@ -26,31 +26,31 @@ def views(text: str = "") -> Views:
 )
 @pytest.mark.spec("AQ-EPM-2.1-1")
 def test_url_selects_endpoints(query: bytes, tools: list[str]) -> None:
-    face = views().named(query)
+    face = make_views().named(query)
     assert face is not None
     assert list(face.tools) == [f"mcp_aql_{name}" for name in tools]
 
 
 def test_single_view_has_one_endpoint() -> None:
-    face = views("aql: {prefix: home_}").named(b"view=aql-single")
+    face = make_views("aql: {prefix: home_}").named(b"view=aql-single")
     assert face is not None
     assert face.tools == {"home_mcp_aql": None}
-    both = views().named(b"view=aql-all")
+    both = make_views().named(b"view=aql-all")
     assert both is not None
     assert len(both.tools) == 6
 
 
 def test_default_view_is_plain_unless_configured() -> None:
-    assert views().named(b"") is None
-    assert views().named(b"other=1") is None
-    assert views().choose_view("claude-code", "local") is None
-    assert views("aql: {view: plain}").choose_view("x", "y") is None
-    assert views("aql: {view: aql}").choose_view("x", "y") is not None
-    assert views("aql: {view: aql}").named(b"view=plain") is PLAIN_VIEW
+    assert make_views().named(b"") is None
+    assert make_views().named(b"other=1") is None
+    assert make_views().choose_view("claude-code", "local") is None
+    assert make_views("aql: {view: plain}").choose_view("x", "y") is None
+    assert make_views("aql: {view: aql}").choose_view("x", "y") is not None
+    assert make_views("aql: {view: aql}").named(b"view=plain") is PLAIN_VIEW
 
 
 def test_first_matching_client_rule_applies() -> None:
-    found = views(
+    found = make_views(
         "aql:\n"
         "  view: aql\n"
         "  clients:\n"
@@ -71,8 +71,8 @@ def test_first_matching_client_rule_applies() -> None:
 
 @pytest.mark.parametrize("name", ["interlock", "interlock-cli"])
 def test_nodes_and_command_line_get_plain_view(name: str) -> None:
-    assert views("aql: {view: aql}").choose_view(name, "local") is None
-    asked = views(f"aql: {{clients: [{{clients: [{name}], view: aql}}]}}")
+    assert make_views("aql: {view: aql}").choose_view(name, "local") is None
+    asked = make_views(f"aql: {{clients: [{{clients: [{name}], view: aql}}]}}")
     assert asked.choose_view(name, "local") is not None
 
 
@@ -81,7 +81,7 @@ DENIED = "aql: {plain: deny, clients: [{callers: [ci], view: aql-single}]}"
 
 @pytest.mark.parametrize("client", ["claude-code", "interlock", "interlock-cli", ""])
 def test_denied_plain_view_is_unavailable(client: str) -> None:
-    found = views(DENIED)
+    found = make_views(DENIED)
     default = found.choose_view(client, "local")
     assert default is not None
     assert default.mode == "semantic"
@@ -98,7 +98,7 @@ def test_denied_plain_view_is_unavailable(client: str) -> None:
 
 @pytest.mark.parametrize("name", ["interlock", "interlock-cli"])
 def test_local_command_line_gets_plain_view_despite_deny(name: str) -> None:
-    found = views(DENIED)
+    found = make_views(DENIED)
     assert found.local.choose_view(name, "local") is None
     assert found.local.choose_view("claude-code", "local") is not None
     with pytest.raises(ProtocolError, match="not open"):
@@ -110,21 +110,21 @@ def test_local_command_line_gets_plain_view_despite_deny(name: str) -> None:
 
 def test_rejects_unknown_view_and_lists_views() -> None:
     with pytest.raises(ProtocolError, match="aql-single"):
-        views().named(b"view=everything")
+        make_views().named(b"view=everything")
 
 
 def test_namespace_is_separate_view() -> None:
-    face = views().named(b"view=aql&namespace=github")
+    face = make_views().named(b"view=aql&namespace=github")
     assert face is not None
     assert face.namespace == "github"
-    assert face != views().named(b"view=aql")
-    assert hash(face) == hash(views().named(b"namespace=github&view=aql"))
+    assert face != make_views().named(b"view=aql")
+    assert hash(face) == hash(make_views().named(b"namespace=github&view=aql"))
 
 
 @given(st.binary(max_size=200))
 def test_any_url_returns_view_or_error(query: bytes) -> None:
     try:
-        face = views().named(b"view=" + query)
+        face = make_views().named(b"view=" + query)
     except ProtocolError:
         return
     assert face is None or isinstance(face, OperationView)
@@ -132,13 +132,11 @@ def test_any_url_returns_view_or_error(query: bytes) -> None:
 
 def test_rejects_too_many_url_parameters() -> None:
     with pytest.raises(ProtocolError):
-        views().named(b"&".join([b"a=1"] * 100))
+        make_views().named(b"&".join([b"a=1"] * 100))
 
 
 @given(st.sampled_from(["aql", "semantic", "crude"]), st.sampled_from(list(Category)), st.text())
-def test_every_operation_belongs_to_one_endpoint(
-    view: str, category: Category, name: str
-) -> None:
-    face = views().named(f"view={view}".encode())
+def test_every_operation_belongs_to_one_endpoint(view: str, category: Category, name: str) -> None:
+    face = make_views().named(f"view={view}".encode())
     assert face is not None
     assert face.find_family(name, category) in face.families

@@ -19,7 +19,7 @@ from interlock.aql.warnings import (
     slow_warning,
     truncated_warning,
 )
-from tests.aql.language.schemas import OPERATION_RESULT, WARNINGS, fits
+from tests.aql.language.schemas import OPERATION_RESULT, WARNINGS, matches_schema
 
 DAY = 86_400.0
 WARNING = st.builds(
@@ -43,7 +43,7 @@ def test_ranks_by_severity_without_duplicates(warnings: list[AqlWarning]) -> Non
     left = {msgspec.json.encode(one) for one in warnings}
     assert len(told) == min(10, len(left))
     written = envelope.write_success(b"1", told)
-    assert fits(OPERATION_RESULT, msgspec.json.decode(written))
+    assert matches_schema(OPERATION_RESULT, msgspec.json.decode(written))
 
 
 @pytest.mark.spec("AQ-WRN-6.4-1")
@@ -67,7 +67,7 @@ def test_omits_default_severity() -> None:
     assert AqlWarning("A_WARNING", "m").severity == "medium"
     full = msgspec.to_builtins(AqlWarning("A_WARNING", "m", {"x": 1}, "high"))
     assert full == {"code": "A_WARNING", "message": "m", "details": {"x": 1}, "severity": "high"}
-    assert fits(WARNINGS, [full])
+    assert matches_schema(WARNINGS, [full])
 
 
 @pytest.mark.spec("AQ-WRN-4-1")

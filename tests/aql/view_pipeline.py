@@ -46,7 +46,7 @@ READS = {"readOnlyHint": True}
 DELETES = {"x-mcpax-capability": {"mutable": True, "reversible": False}}
 
 
-def props(*required: str, **properties: Any) -> dict[str, Any]:
+def object_schema(*required: str, **properties: Any) -> dict[str, Any]:
     """A closed schema of an object; a property is a type, or a schema."""
     return {
         "type": "object",
@@ -58,7 +58,7 @@ def props(*required: str, **properties: Any) -> dict[str, Any]:
     }
 
 
-def hub() -> Offering:
+def hub_offering() -> Offering:
     """A server with an operation of every kind."""
     issue = {"owner": "string", "repo": "string"}
     return offer(
@@ -66,14 +66,14 @@ def hub() -> Offering:
         [
             definition(
                 "get_issue",
-                inputSchema=props("owner", "number", owner="string", number="integer"),
+                inputSchema=object_schema("owner", "number", owner="string", number="integer"),
                 annotations=READS,
             ),
-            definition("list_issues", inputSchema=props(owner="string"), annotations=READS),
+            definition("list_issues", inputSchema=object_schema(owner="string"), annotations=READS),
             definition(
                 "createIssue",
                 description="Opens an issue.",
-                inputSchema=props(
+                inputSchema=object_schema(
                     "owner",
                     "issueTitle",
                     owner={"type": "string", "description": "Whose it is."},
@@ -87,7 +87,7 @@ def hub() -> Offering:
             ),
             definition(
                 "update_issue",
-                inputSchema=props(
+                inputSchema=object_schema(
                     "issue_id",
                     issue_id="string",
                     title="string",
@@ -98,7 +98,7 @@ def hub() -> Offering:
             ),
             definition(
                 "delete_repo",
-                inputSchema=props("owner", "repo", **issue),
+                inputSchema=object_schema("owner", "repo", **issue),
                 _meta=DELETES,
             ),
             definition("run_report", inputSchema={"type": "object"}),
@@ -106,7 +106,7 @@ def hub() -> Offering:
     )
 
 
-class Staged:
+class ViewPipeline:
     """A node's pipeline in which clients see operations."""
 
     def __init__(
@@ -295,22 +295,26 @@ class Staged:
         return error
 
 
-def staged(config: AqlConfig | None = None, *offerings: Offering, **settings: Any) -> Staged:
+def view_pipeline(
+    config: AqlConfig | None = None, *offerings: Offering, **settings: Any
+) -> ViewPipeline:
     """Without a gate: nobody has to confirm anything."""
     natives = settings.pop("natives", ())
-    return Staged(PipelineHarness(*(offerings or (hub(),)), **settings), None, config, natives)
+    return ViewPipeline(
+        PipelineHarness(*(offerings or (hub_offering(),)), **settings), None, config, natives
+    )
 
 
-def gated(folder: Path, config: AqlConfig | None = None, **settings: Any) -> Staged:
+def gated_pipeline(folder: Path, config: AqlConfig | None = None, **settings: Any) -> ViewPipeline:
     """With one. Only in a running loop."""
     natives = settings.pop("natives", ())
-    node = Gated(folder, *settings.pop("offerings", (hub(),)), **settings)
-    return Staged(node.rig, node, config, natives)
+    node = Gated(folder, *settings.pop("offerings", (hub_offering(),)), **settings)
+    return ViewPipeline(node.rig, node, config, natives)
 
 
 def text_result(text: str, **members: Any) -> dict[str, Any]:
     return {"content": [{"type": "text", "text": text}], **members}
 
 
-def read(outcome: Outcome) -> Any:
+def read_result(outcome: Outcome) -> Any:
     return json.loads(bytes(outcome.result))

@@ -18,7 +18,9 @@ SETTINGS = AutomationConfig(decisions=6, agreement=0.9)
 _numbers = count(1)
 
 
-def decision(arguments: Any = None, verdict: str = "approve", **fields: Any) -> HumanDecision:
+def make_decision_record(
+    arguments: Any = None, verdict: str = "approve", **fields: Any
+) -> HumanDecision:
     """One decision. Each is about an approval of its own, a minute after the one before."""
     number = next(_numbers)
     made = {
@@ -38,18 +40,20 @@ def decision(arguments: Any = None, verdict: str = "approve", **fields: Any) -> 
     return HumanDecision(**made)
 
 
-def decisions(many: Iterable[Any], verdict: str = "approve", **fields: Any) -> list[HumanDecision]:
-    return [decision(one, verdict, **fields) for one in many]
+def make_decisions(
+    many: Iterable[Any], verdict: str = "approve", **fields: Any
+) -> list[HumanDecision]:
+    return [make_decision_record(one, verdict, **fields) for one in many]
 
 
-def notes(count: int = 8, folder: str = "/srv/notes/") -> list[dict[str, Any]]:
+def note_arguments(count: int = 8, folder: str = "/srv/notes/") -> list[dict[str, Any]]:
     """Arguments of writes that each have a file and a text of their own."""
     return [
         {"path": f"{folder}{one}.md", "content": f"This is text {one}."} for one in range(count)
     ]
 
 
-def anything() -> strategies.SearchStrategy[HumanDecision]:
+def any_decision() -> strategies.SearchStrategy[HumanDecision]:
     """Any decision, of few tools and few words so that patterns come about."""
     paths = strategies.sampled_from(
         ["/a/x", "/a/y", "/a/b/x", "/a/b/y", "/a/../x", "/c/x", "x", "", "https://h/a", "a\\b"]
@@ -67,7 +71,7 @@ def anything() -> strategies.SearchStrategy[HumanDecision]:
         strategies.sampled_from(["path", "n", "force", "token", 'a"]\n']), values, max_size=4
     )
     return strategies.builds(
-        decision,
+        make_decision_record,
         arguments,
         strategies.sampled_from(["approve", "approve", "approve", "refuse"]),
         caller=strategies.sampled_from(["agent", "robot"]),
@@ -77,11 +81,11 @@ def anything() -> strategies.SearchStrategy[HumanDecision]:
     )
 
 
-def pasts() -> strategies.SearchStrategy[list[HumanDecision]]:
+def histories() -> strategies.SearchStrategy[list[HumanDecision]]:
     """Histories in which something was decided often: each decision stands a few times."""
 
     def repeated(some: list[tuple[HumanDecision, int]]) -> list[HumanDecision]:
-        fresh = (decision() for _ in iter(int, 1))
+        fresh = (make_decision_record() for _ in iter(int, 1))
         return [
             msgspec.structs.replace(one, time=new.time, approval=new.approval)
             for one, times in some
@@ -89,5 +93,5 @@ def pasts() -> strategies.SearchStrategy[list[HumanDecision]]:
         ]
 
     return strategies.lists(
-        strategies.tuples(anything(), strategies.integers(1, 9)), max_size=8
+        strategies.tuples(any_decision(), strategies.integers(1, 9)), max_size=8
     ).map(repeated)

@@ -28,7 +28,7 @@ from interlock.trust.approvals.record import Approval, encode_canonical
 from tests.protocol.json_values import values
 
 
-def approval(**fields: Any) -> Approval:
+def make_approval(**fields: Any) -> Approval:
     made = {
         "id": "a1",
         "state": "approved",
@@ -63,7 +63,7 @@ def approval(**fields: Any) -> Approval:
 
 
 def test_records_approval() -> None:
-    decision = approval()
+    decision = make_approval()
     assert is_decision(decision)
     found = make_decision(decision, 7.0)
     assert (found.time, found.source, found.caller, found.tool) == (
@@ -77,7 +77,7 @@ def test_records_approval() -> None:
 
 
 def test_records_proposal_source() -> None:
-    decision = approval(proposal=ProposedCall("room", "e1", "robot"), rule="proposal")
+    decision = make_approval(proposal=ProposedCall("room", "e1", "robot"), rule="proposal")
     assert is_decision(decision)
     found = make_decision(decision, 7.0)
     assert found.source == "proposal"
@@ -85,7 +85,7 @@ def test_records_proposal_source() -> None:
 
 @pytest.mark.parametrize("proof", ["operator", "passkey", "local"])
 def test_records_rejection(proof: str) -> None:
-    decision = approval(state="refused", proof=proof)
+    decision = make_approval(state="refused", proof=proof)
     assert is_decision(decision)
     found = make_decision(decision, 7.0)
     assert found.verdict == "refuse"
@@ -116,7 +116,7 @@ def test_records_rejection(proof: str) -> None:
     ],
 )
 def test_ignores_other_outcomes(fields: dict[str, Any]) -> None:
-    assert not is_decision(approval(**fields))
+    assert not is_decision(make_approval(**fields))
 
 
 def test_long_texts_are_hidden() -> None:

@@ -20,7 +20,12 @@ from interlock.automation.dismissal import Dismissal
 from interlock.automation.store import DecisionStore
 from interlock.core.config import LearnedRule
 from interlock.errors import CONFIG, UNRECORDABLE, InterlockError
-from tests.automation.past_decisions import NOW, decision, decisions, notes
+from tests.automation.past_decisions import (
+    NOW,
+    make_decision_record,
+    make_decisions,
+    note_arguments,
+)
 from tests.core.state.delivery import HANG_TIMEOUT
 from tests.support.clock import ManualClock
 
@@ -37,7 +42,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "state" / "decisions.db"
 
 
-def opened(
+def open_store(
     path: Path | None, clock: ManualClock, settings: AutomationConfig = SETTINGS
 ) -> DecisionStore:
     return DecisionStore(path, deliver=lambda what: what(), settings=settings, wall_clock=clock)
@@ -45,17 +50,17 @@ def opened(
 
 @pytest.fixture
 def store(path: Path, clock: ManualClock) -> Iterator[DecisionStore]:
-    one = opened(path, clock)
+    one = open_store(path, clock)
     yield one
     one.close()
 
 
 def test_stores_decisions_privately(path: Path, store: DecisionStore, clock: ManualClock) -> None:
-    made = decisions(notes(3))
+    made = make_decisions(note_arguments(3))
     for one in reversed(made):
         store.write(lambda one=one: one)
     store.close()
-    other = opened(path, clock)
+    other = open_store(path, clock)
     assert other.history() == made
     other.close()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -68,16 +73,16 @@ def test_reading_creates_no_file(path: Path, store: DecisionStore) -> None:
 
 
 def test_stores_approval_once(store: DecisionStore) -> None:
-    one = decision(notes(1)[0], approval="same")
+    one = make_decision_record(note_arguments(1)[0], approval="same")
     store.write(lambda one=one: one)
-    store.write(lambda: decision(notes(1)[0], "refuse", approval="same"))
+    store.write(lambda: make_decision_record(note_arguments(1)[0], "refuse", approval="same"))
     store.close()
     assert store.history() == [one]
 
 
 def test_two_nodes_share_file(path: Path, store: DecisionStore, clock: ManualClock) -> None:
-    other = opened(path, clock)
-    made = decisions(notes(4))
+    other = open_store(path, clock)
+    made = make_decisions(note_arguments(4))
     for number, one in enumerate(made):
         (store, other)[number % 2].write(lambda one=one: one)
     store.close()
@@ -88,16 +93,16 @@ def test_two_nodes_share_file(path: Path, store: DecisionStore, clock: ManualClo
 def test_removes_old_and_excess_decisions(
     path: Path, store: DecisionStore, clock: ManualClock
 ) -> None:
-    made = decisions(notes(120))
+    made = make_decisions(note_arguments(120))
     for one in made:
         store.write(lambda one=one: one)
     store.close()
     clock.now = made[-1].time
     assert store.history() == made[-50:]
     # What is not looked at any more is not in the file for ever either.
-    later = opened(path, clock)
+    later = open_store(path, clock)
     clock.now = made[60].time + SETTINGS.keep
-    later.write(lambda: decision(notes(1)[0], time=clock.now))
+    later.write(lambda: make_decision_record(note_arguments(1)[0], time=clock.now))
     later.close()
     with closing(sqlite3.connect(path)) as file:
         [kept] = file.execute("SELECT count(*) FROM decision").fetchone()
@@ -117,7 +122,7 @@ def test_keeps_decisions_in_memory_without_file(clock: ManualClock) -> None:
         written.set()
 
     store = DecisionStore(None, deliver=deliver, settings=SETTINGS, wall_clock=clock)
-    one = decision(notes(1)[0])
+    one = make_decision_record(note_arguments(1)[0])
     store.write(lambda one=one: one)
     assert written.wait(HANG_TIMEOUT)
     assert store.history() == [one]
@@ -129,8 +134,8 @@ def test_write_failure_is_only_logged(
 ) -> None:
     path.parent.mkdir(mode=0o700)
     path.write_bytes(b"this is no database, and it is long enough to be seen as none" * 20)
-    store = opened(path, clock)
-    store.write(lambda: decision(notes(1)[0]))
+    store = open_store(path, clock)
+    store.write(lambda: make_decision_record(note_arguments(1)[0]))
     store.close()
     assert "decision not stored" in caplog.text
     assert str(path) in store.reason
@@ -144,7 +149,7 @@ def test_rejects_foreign_database(path: Path, clock: ManualClock) -> None:
     with closing(sqlite3.connect(path)) as file, file:
         file.execute("CREATE TABLE other (x)")
     before = path.read_bytes()
-    store = opened(path, clock)
+    store = open_store(path, clock)
     with pytest.raises(InterlockError, match="another program") as trouble:
         store.history()
     assert trouble.value.failure is CONFIG
@@ -155,7 +160,7 @@ def test_rejects_foreign_database(path: Path, clock: ManualClock) -> None:
 def test_skips_unreadable_decision(
     path: Path, store: DecisionStore, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    made = decisions(notes(2))
+    made = make_decisions(note_arguments(2))
     for one in made:
         store.write(lambda one=one: one)
     store.close()
@@ -171,13 +176,13 @@ from pathlib import Path
 from interlock.automation.config import AutomationConfig
 from interlock.core.config import LearnedRule
 from interlock.automation.store import DecisionStore
-from tests.automation.past_decisions import NOW, decision
+from tests.automation.past_decisions import NOW, make_decision_record
 told = threading.Semaphore(0)
 store = DecisionStore(
     Path(sys.argv[1]), deliver=lambda what: (what(), told.release()),
     settings=AutomationConfig(), wall_clock=lambda: NOW,
 )
-store.write(lambda: decision({"path": "/a"}, approval="a", time=NOW))
+store.write(lambda: make_decision_record({"path": "/a"}, approval="a", time=NOW))
 told.acquire()
 os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -192,7 +197,7 @@ def test_written_decision_survives_kill(path: Path, clock: ManualClock) -> None:
         check=False,
     )
     assert ended.returncode == -9
-    store = opened(path, clock)
+    store = open_store(path, clock)
     assert [one.approval for one in store.history()] == ["a"]
     store.close()
 
@@ -200,22 +205,27 @@ def test_written_decision_survives_kill(path: Path, clock: ManualClock) -> None:
 # -- what nobody wants
 
 
-def no(id: str, **changes: Any) -> Dismissal:
+def make_dismissal(id: str, **changes: Any) -> Dismissal:
     rule = LearnedRule(name=f"allow-{id}", then="allow", tools=["files.write"])
     return Dismissal(**{"id": id, "rule": rule, "by": "ada", "time": NOW, "agreed": 6, **changes})
 
 
-def test_stores_and_restores_dismissals(path: Path, clock: ManualClock, store: DecisionStore) -> None:
+def test_stores_and_restores_dismissals(
+    path: Path, clock: ManualClock, store: DecisionStore
+) -> None:
     # A file that was made before there was any such thing.
-    store.write(lambda: decision(notes(1)[0]))
+    store.write(lambda: make_decision_record(note_arguments(1)[0]))
     assert store.read_dismissals() == []
-    store.dismiss(no("s2", time=NOW + 1))
-    store.dismiss(no("s1"))
-    store.dismiss(no("s1", by="bert", reverted=True))
-    again = opened(path, clock)
-    assert again.read_dismissals() == [no("s1", by="bert", reverted=True), no("s2", time=NOW + 1)]
+    store.dismiss(make_dismissal("s2", time=NOW + 1))
+    store.dismiss(make_dismissal("s1"))
+    store.dismiss(make_dismissal("s1", by="bert", reverted=True))
+    again = open_store(path, clock)
+    assert again.read_dismissals() == [
+        make_dismissal("s1", by="bert", reverted=True),
+        make_dismissal("s2", time=NOW + 1),
+    ]
     again.restore(["s1", "never"])
-    assert store.read_dismissals() == [no("s2", time=NOW + 1)]
+    assert store.read_dismissals() == [make_dismissal("s2", time=NOW + 1)]
     again.close()
 
 
@@ -224,8 +234,8 @@ def test_skips_unreadable_dismissal(
 ) -> None:
     assert store.read_dismissals() == []
     assert not path.exists()
-    store.dismiss(no("s1"))
-    store.dismiss(no("s2"))
+    store.dismiss(make_dismissal("s1"))
+    store.dismiss(make_dismissal("s2"))
     with closing(sqlite3.connect(path)) as file:
         file.execute("UPDATE dismissed SET record = x'00' WHERE id = 's1'")
         file.commit()

@@ -8,51 +8,62 @@ from interlock.automation.decision import HumanDecision
 from interlock.automation.dismissal import Dismissal
 from interlock.automation.suggestion import Suggestion, suggest
 from interlock.core.config import LearnedRule
-from tests.automation.past_decisions import SETTINGS, decisions, notes
+from tests.automation.past_decisions import SETTINGS, make_decisions, note_arguments
 
-PAST = decisions(notes(10))
+PAST = make_decisions(note_arguments(10))
 LATER = PAST[-1].time + 1
 
 
-def dismissed(found: Suggestion, **changes: Any) -> Dismissal:
+def dismiss_suggestion(found: Suggestion, **changes: Any) -> Dismissal:
     given = {"id": found.id, "rule": found.rule, "by": "ada", "time": LATER, "agreed": 10}
     return Dismissal(**{**given, **changes})
 
 
-def only(history: list[HumanDecision], *no: Dismissal) -> Suggestion:
+def single_suggestion(history: list[HumanDecision], *no: Dismissal) -> Suggestion:
     [found] = suggest(history, SETTINGS, dismissed=no)
     return found
 
 
 def test_suggestion_names_its_dismissal() -> None:
-    found = only(PAST)
+    found = single_suggestion(PAST)
     assert found.dismissed is None
-    no = dismissed(found)
-    assert only(PAST, no).dismissed == no
+    no = dismiss_suggestion(found)
+    assert single_suggestion(PAST, no).dismissed == no
     # A rule that says the opposite is another one.
     refuses = LearnedRule(name="x", then="deny", tools=["files.write"])
-    assert only(PAST, dismissed(found, rule=refuses)).dismissed is None
+    assert single_suggestion(PAST, dismiss_suggestion(found, rule=refuses)).dismissed is None
 
 
 def test_suggestion_returns_after_as_many_new_decisions() -> None:
-    no = dismissed(only(PAST))
-    nine, ten = (PAST + decisions(notes(n)) for n in (9, 10))
+    no = dismiss_suggestion(single_suggestion(PAST))
+    nine, ten = (PAST + make_decisions(note_arguments(n)) for n in (9, 10))
     assert min(one.time for one in nine[len(PAST) :]) > LATER
-    assert only(nine, no).dismissed == no
-    assert only(ten, no).dismissed is None
+    assert single_suggestion(nine, no).dismissed == no
+    assert single_suggestion(ten, no).dismissed is None
     # However little there was, it takes what any suggestion takes.
-    few = dismissed(only(PAST), agreed=1)
-    assert only(PAST + decisions(notes(SETTINGS.decisions - 1)), few).dismissed == few
-    assert only(PAST + decisions(notes(SETTINGS.decisions)), few).dismissed is None
+    few = dismiss_suggestion(single_suggestion(PAST), agreed=1)
+    assert (
+        single_suggestion(
+            PAST + make_decisions(note_arguments(SETTINGS.decisions - 1)), few
+        ).dismissed
+        == few
+    )
+    assert (
+        single_suggestion(PAST + make_decisions(note_arguments(SETTINGS.decisions)), few).dismissed
+        is None
+    )
 
 
 def test_dismissal_covers_similar_suggestions() -> None:
-    found = only(PAST)
-    assert only(PAST, dismissed(found, id="another")).dismissed is not None
+    found = single_suggestion(PAST)
+    assert single_suggestion(PAST, dismiss_suggestion(found, id="another")).dismissed is not None
     elsewhere = [{"path": f"/opt/x/{n}.md", "content": f"This is the text {n}."} for n in range(9)]
-    other = only(decisions(elsewhere))
-    assert only(PAST, dismissed(other)).dismissed is None
+    other = single_suggestion(make_decisions(elsewhere))
+    assert single_suggestion(PAST, dismiss_suggestion(other)).dismissed is None
     # What cannot be compiled any more is known by its id alone.
     broken = LearnedRule(name="x", then="allow", tools=["files.write"], when="1 +")
-    assert only(PAST, dismissed(found, rule=broken)).dismissed is not None
-    assert only(PAST, dismissed(found, rule=broken, id="another")).dismissed is None
+    assert single_suggestion(PAST, dismiss_suggestion(found, rule=broken)).dismissed is not None
+    assert (
+        single_suggestion(PAST, dismiss_suggestion(found, rule=broken, id="another")).dismissed
+        is None
+    )

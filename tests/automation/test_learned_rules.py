@@ -32,12 +32,12 @@ VERIFY = make_decision(PolicyAction.VERIFY, "writes")
 BELOW = 'args.path.startsWith("/srv/notes/") && !args.path.contains("..")'
 
 
-def rule(**fields: Any) -> LearnedRule:
+def make_rule(**fields: Any) -> LearnedRule:
     made = {"name": "notes", "then": "allow", "tools": ["s.write"], "when": BELOW, **fields}
     return LearnedRule(**{"open": ["content"], **made})
 
 
-class Noted:
+class RecordedJournal:
     """A journal that is looked at."""
 
     def __init__(self) -> None:
@@ -47,11 +47,11 @@ class Noted:
         self.entries.append((what, name, word, detail))
 
 
-class Desk:
+class LearnedRuleBench:
     """Rules, and calls that are put before them as the policy would."""
 
     def __init__(self, *rules: LearnedRule) -> None:
-        self.journal = Noted()
+        self.journal = RecordedJournal()
         self.learned = LearnedRules(rules, audit=self.journal)
         [self.tool] = offer("s", [definition("write")]).tools
 
@@ -70,7 +70,7 @@ NOTE = {"path": "/srv/notes/a.md", "content": "x"}
 
 
 def test_allows_matching_call_and_journals() -> None:
-    desk = Desk(rule())
+    desk = LearnedRuleBench(make_rule())
     found = desk(NOTE)
     assert found.action is PolicyAction.ALLOW
     assert found.rule == "learned:notes"
@@ -81,7 +81,7 @@ def test_allows_matching_call_and_journals() -> None:
 
 
 def test_other_calls_need_confirmation() -> None:
-    desk = Desk(rule(callers=["agent"]))
+    desk = LearnedRuleBench(make_rule(callers=["agent"]))
     assert desk({"path": "/etc/passwd"}) is CONFIRM
     assert desk({"path": "/srv/notes/../../etc/passwd"}) is CONFIRM
     assert desk({"content": "x"}) is CONFIRM
@@ -94,13 +94,16 @@ def test_other_calls_need_confirmation() -> None:
     "made", [VERIFY, make_decision(PolicyAction.ALLOW, "x"), make_decision(PolicyAction.DENY, "x")]
 )
 def test_applies_only_to_confirmation(made: Decision) -> None:
-    assert Desk(rule())(NOTE, made) is made
+    assert LearnedRuleBench(make_rule())(NOTE, made) is made
 
 
 @pytest.mark.parametrize("effect", ["irreversible", ""])
 def test_irreversible_call_needs_rule_for_irreversible(effect: str) -> None:
-    assert Desk(rule())(NOTE, effect=effect) is CONFIRM
-    assert Desk(rule(irreversible=True))(NOTE, effect=effect).action is PolicyAction.ALLOW
+    assert LearnedRuleBench(make_rule())(NOTE, effect=effect) is CONFIRM
+    assert (
+        LearnedRuleBench(make_rule(irreversible=True))(NOTE, effect=effect).action
+        is PolicyAction.ALLOW
+    )
 
 
 @pytest.mark.parametrize(
@@ -116,7 +119,7 @@ def test_irreversible_call_needs_rule_for_irreversible(effect: str) -> None:
     ],
 )
 def test_ignores_calls_of_other_kinds(fields: dict[str, Any]) -> None:
-    assert Desk(rule(when=None))(NOTE, **fields) is CONFIRM
+    assert LearnedRuleBench(make_rule(when=None))(NOTE, **fields) is CONFIRM
 
 
 @pytest.mark.parametrize(
@@ -131,28 +134,31 @@ def test_ignores_calls_of_other_kinds(fields: dict[str, Any]) -> None:
 )
 @pytest.mark.parametrize("when", [BELOW, None])
 def test_ambiguous_arguments_need_confirmation(arguments: bytes, when: str | None) -> None:
-    assert Desk(rule(when=when))(arguments) is CONFIRM
-    assert Desk(rule(when=when, then="deny"))(arguments) is CONFIRM
+    assert LearnedRuleBench(make_rule(when=when))(arguments) is CONFIRM
+    assert LearnedRuleBench(make_rule(when=when, then="deny"))(arguments) is CONFIRM
 
 
 def test_unmentioned_argument_needs_confirmation() -> None:
-    desk = Desk(rule())
+    desk = LearnedRuleBench(make_rule())
     assert desk({**NOTE, "force": True}) is CONFIRM
     assert desk({"path": "/srv/notes/a.md"}).action is PolicyAction.ALLOW
     # What is open is a text: nobody looks into lists and objects.
     for content in (["x"], {"x": 1}, 7, None):
         assert desk({**NOTE, "content": content}) is CONFIRM
-    assert Desk(rule(open=[]))(NOTE) is CONFIRM
-    assert Desk(rule(when=None))(NOTE) is CONFIRM
-    assert Desk(rule(when=None, open=["path", "content"]))(NOTE).action is PolicyAction.ALLOW
+    assert LearnedRuleBench(make_rule(open=[]))(NOTE) is CONFIRM
+    assert LearnedRuleBench(make_rule(when=None))(NOTE) is CONFIRM
+    assert (
+        LearnedRuleBench(make_rule(when=None, open=["path", "content"]))(NOTE).action
+        is PolicyAction.ALLOW
+    )
     # What is said in a text or in a remark is not said of the argument.
     for when in (
         'args.path != "args.force"',
         "args.path != 'args[\"force\"]'",
         f"{BELOW} // args.force",
     ):
-        assert Desk(rule(when=when))({**NOTE, "force": True}) is CONFIRM
-        assert Desk(rule(when=when))(NOTE).action is PolicyAction.ALLOW
+        assert LearnedRuleBench(make_rule(when=when))({**NOTE, "force": True}) is CONFIRM
+        assert LearnedRuleBench(make_rule(when=when))(NOTE).action is PolicyAction.ALLOW
 
 
 @pytest.mark.parametrize("key", ["dev.interlock/context", "dev.interlock/driver"])
@@ -161,7 +167,7 @@ def test_contract_context_needs_confirmation(key: str) -> None:
     [contract] = read_contract_offering(
         CONTRACTS, None, [definition("s.write")], {"s.write": EffectLevel.MUTATING}
     ).tools
-    desk = Desk(rule())
+    desk = LearnedRuleBench(make_rule())
     assert desk(NOTE, route=contract).action is PolicyAction.ALLOW
     assert (
         desk(NOTE, route=contract, meta={"traceparent": Raw(b'"x"')}).action is PolicyAction.ALLOW
@@ -171,12 +177,12 @@ def test_contract_context_needs_confirmation(key: str) -> None:
     assert desk(NOTE, meta=given).action is PolicyAction.ALLOW
     # No is no, whatever else is said.
     with pytest.raises(InterlockError) as error:
-        Desk(rule(then="deny"))(NOTE, route=contract, meta=given)
+        LearnedRuleBench(make_rule(then="deny"))(NOTE, route=contract, meta=given)
     assert error.value.failure is DENIED
 
 
 def test_secret_argument_is_never_open() -> None:
-    assert Desk(rule(open=["content", "token"]))({**NOTE, "token": "x"}) is CONFIRM
+    assert LearnedRuleBench(make_rule(open=["content", "token"]))({**NOTE, "token": "x"}) is CONFIRM
 
 
 @pytest.mark.parametrize(
@@ -190,16 +196,16 @@ def test_secret_argument_is_never_open() -> None:
     ],
 )
 def test_masked_value_needs_confirmation(secret: str) -> None:
-    desk = Desk(rule())
+    desk = LearnedRuleBench(make_rule())
     assert desk({**NOTE, "content": secret}) is CONFIRM
     assert desk({**NOTE, "path": f"/srv/notes/{secret}"}) is CONFIRM
-    listed = rule(when="size(args.parts) > 0", open=[])
-    assert Desk(listed)({"parts": ["a", {"b": "c"}]}).action is PolicyAction.ALLOW
-    assert Desk(listed)({"parts": ["a", {"b": secret}]}) is CONFIRM
-    assert Desk(listed)({"parts": ["--token", "hunter2-hunter2"]}) is CONFIRM
+    listed = make_rule(when="size(args.parts) > 0", open=[])
+    assert LearnedRuleBench(listed)({"parts": ["a", {"b": "c"}]}).action is PolicyAction.ALLOW
+    assert LearnedRuleBench(listed)({"parts": ["a", {"b": secret}]}) is CONFIRM
+    assert LearnedRuleBench(listed)({"parts": ["--token", "hunter2-hunter2"]}) is CONFIRM
     # No is no.
     with pytest.raises(InterlockError):
-        Desk(rule(then="deny"))({**NOTE, "content": secret})
+        LearnedRuleBench(make_rule(then="deny"))({**NOTE, "content": secret})
 
 
 @pytest.mark.parametrize(
@@ -214,17 +220,21 @@ def test_masked_value_needs_confirmation(secret: str) -> None:
 )
 def test_unshowable_number_needs_confirmation(arguments: bytes) -> None:
     for when in (None, "args.n > 0.5"):
-        assert Desk(rule(when=when, open=["path", "content"]))(arguments) is CONFIRM
-    assert Desk(rule(when="args.n > 0.5"))(b'{"n":1.25}').action is PolicyAction.ALLOW
+        assert (
+            LearnedRuleBench(make_rule(when=when, open=["path", "content"]))(arguments) is CONFIRM
+        )
+    assert (
+        LearnedRuleBench(make_rule(when="args.n > 0.5"))(b'{"n":1.25}').action is PolicyAction.ALLOW
+    )
 
 
 def test_deny_rule_ignores_other_arguments() -> None:
     with pytest.raises(InterlockError):
-        Desk(rule(then="deny", open=[]))({**NOTE, "force": True})
+        LearnedRuleBench(make_rule(then="deny", open=[]))({**NOTE, "force": True})
 
 
 def test_denial_names_rule_and_reason() -> None:
-    desk = Desk(rule(then="deny", reason="Never there."))
+    desk = LearnedRuleBench(make_rule(then="deny", reason="Never there."))
     with pytest.raises(InterlockError) as refused:
         desk(NOTE)
     assert refused.value.failure is DENIED
@@ -234,17 +244,17 @@ def test_denial_names_rule_and_reason() -> None:
 
 
 def test_strictest_rule_wins() -> None:
-    deny = rule(name="no", then="deny", when='args.content == "x"')
-    for rules in ([rule(), deny], [deny, rule()]):
+    deny = make_rule(name="no", then="deny", when='args.content == "x"')
+    for rules in ([make_rule(), deny], [deny, make_rule()]):
         with pytest.raises(InterlockError):
-            Desk(*rules)(NOTE)
-        assert Desk(*rules)({**NOTE, "content": "y"}).action is PolicyAction.ALLOW
+            LearnedRuleBench(*rules)(NOTE)
+        assert LearnedRuleBench(*rules)({**NOTE, "content": "y"}).action is PolicyAction.ALLOW
         # Whether it must be denied cannot be told: nobody else says yes.
-        assert Desk(*rules)({"path": "/srv/notes/a"}) is CONFIRM
+        assert LearnedRuleBench(*rules)({"path": "/srv/notes/a"}) is CONFIRM
 
 
 def test_journal_names_proposal() -> None:
-    desk = Desk(rule())
+    desk = LearnedRuleBench(make_rule())
     desk(NOTE, proposal=ProposedCall("room", "e1", "robot"))
     [(*_, detail)] = desk.journal.entries
     assert detail == "s.write of agent, proposed in room by robot"
@@ -253,42 +263,42 @@ def test_journal_names_proposal() -> None:
 # -- on the walk of a call
 
 
-def writing() -> Any:
+def write_offering() -> Any:
     return offer("s", [definition("write", annotations={"destructiveHint": False})])
 
 
 WRITES = RuleConfig(name="writes", tools=["s.write"], then="confirm")
 
 
-def permitted(
+def pipeline_with_rules(
     *rules: RuleConfig, learned: list[LearnedRule], default: Any = "safe"
 ) -> PipelineHarness:
-    made = PipelineHarness(writing())
+    made = PipelineHarness(write_offering())
     made.authorizer.set_policy(Policy(PolicyConfig(default=default, rules=list(rules))))
     made.authorizer.install(learned_step(LearnedRules(learned, audit=None)))
     return made
 
 
 def test_rule_replaces_confirmation_but_not_verification() -> None:
-    free = permitted(WRITES, learned=[rule()])
+    free = pipeline_with_rules(WRITES, learned=[make_rule()])
     free.begin(tool_call("s.write", NOTE))
     assert len(free.upstreams["s"].started) == 1
     strict = RuleConfig(name="strictly", tools=["s.write"], then="verify")
     for rules in ([strict], [WRITES, strict]):
-        held = permitted(*rules, learned=[rule()])
+        held = pipeline_with_rules(*rules, learned=[make_rule()])
         held.refused(tool_call("s.write", NOTE))
         assert held.upstreams["s"].started == []
 
 
 def test_rule_does_not_replace_denial() -> None:
-    held = permitted(
-        WRITES, RuleConfig(name="no", tools=["s.*"], then="deny"), learned=[rule(when=None)]
+    held = pipeline_with_rules(
+        WRITES, RuleConfig(name="no", tools=["s.*"], then="deny"), learned=[make_rule(when=None)]
     )
     held.refused(tool_call("s.write", NOTE))
     assert held.journal.outcomes == [DENIED.name]
 
 
-class Kept:
+class MemoryDecisions:
     """Decisions, in memory."""
 
     def __init__(self) -> None:
@@ -308,62 +318,62 @@ class Kept:
 async def test_decisions_become_active_rule(tmp_path: Path) -> None:
     """A real gate, a human's signatures, and the rule that they lead to; and back again."""
 
-    gated = Gated(tmp_path, writing(), rules=[WRITES])
-    kept = Kept()
+    gated = Gated(tmp_path, write_offering(), rules=[WRITES])
+    kept = MemoryDecisions()
     gated.approvals.watch(DecisionRecorder(kept, lambda: gated.wall).on_approval)
     for one in range(8):
-        await gated.confirm(await gated.hold(note(f"/srv/notes/{one}.md")))
+        await gated.confirm(await gated.hold(note_call(f"/srv/notes/{one}.md")))
         gated.wall += 60
     for one in range(2):
-        held = await gated.hold(note(f"/etc/{one}"))
+        held = await gated.hold(note_call(f"/etc/{one}"))
         await gated.approvals.reject(held.id, proof=gated.proof(held, decision="refuse"))
     assert [one.verdict for one in kept.all] == ["approve"] * 8 + ["refuse"] * 2
     [found] = suggest(kept.history(), AutomationConfig(decisions=8))
     authorizer = gated.authorizer
     authorizer.install(learned_step(LearnedRules([found.rule], audit=gated.rig.audit)))
 
-    asked = gated.start(note("/srv/notes/new.md"))
+    asked = gated.start(note_call("/srv/notes/new.md"))
     (await gated.reached(9)).answer(content=[])
     assert await asked == {"content": []}
     assert [one["name"] for one in gated.journal.entries if one["verb"] == "learned"] == [
         found.rule.name
     ]
     # Elsewhere, and with what nobody saw, a human is asked.
-    assert (await gated.hold(note("/etc/new"))).is_pending
-    assert (await gated.hold(note("/srv/notes/../x"))).is_pending
-    assert (await gated.hold(note("/srv/notes/x", force=True))).is_pending
+    assert (await gated.hold(note_call("/etc/new"))).is_pending
+    assert (await gated.hold(note_call("/srv/notes/../x"))).is_pending
+    assert (await gated.hold(note_call("/srv/notes/x", force=True))).is_pending
     # What a rule answered is no human's decision.
     assert len(kept.all) == 10
 
     authorizer.install(learned_step(None))
-    assert (await gated.hold(note("/srv/notes/newer.md"))).is_pending
+    assert (await gated.hold(note_call("/srv/notes/newer.md"))).is_pending
     gated.close()
 
 
-def note(path: str, **more: Any) -> Call:
+def note_call(path: str, **more: Any) -> Call:
     return tool_call("s.write", {"path": path, "content": "x", **more})
 
 
 async def test_records_only_human_decisions(tmp_path: Path) -> None:
-    gated = Gated(tmp_path, writing(), rules=[WRITES])
-    kept = Kept()
+    gated = Gated(tmp_path, write_offering(), rules=[WRITES])
+    kept = MemoryDecisions()
     watching = DecisionRecorder(kept, lambda: gated.wall)
     steps: list[str] = []
     gated.approvals.watch(lambda one: steps.append(one.state))
     gated.approvals.watch(watching.on_approval)
 
-    by_engine = await gated.hold(note("/a"))
+    by_engine = await gated.hold(note_call("/a"))
     claims = claims_for(by_engine, gated.wall, nonce=by_engine.nonce)
     await gated.confirm(by_engine, sign(gated.keys.engine, claims, "ES256"))
-    await gated.hold(note("/b"))
+    await gated.hold(note_call("/b"))
     gated.pass_time(10_000)
-    await gated.hold(note("/c"))
+    await gated.hold(note_call("/c"))
     gated.authorizer.set_policy(Policy(PolicyConfig(default="deny", rules=[WRITES])))
     gated.approvals.on_policy_changed()
-    refused = await gated.hold(note("/d"))
+    refused = await gated.hold(note_call("/d"))
     await gated.approvals.reject(refused.id, local=True)
     # Its caller hears of it, which is one more step of the same decision.
-    await gated.ask(note("/d"))
+    await gated.ask(note_call("/d"))
     assert {"approved", "done", "expired", "void", "refused"} <= set(steps)
     assert [(one.verdict, one.proof) for one in kept.all] == [("refuse", "local")]
     assert watching.count == 1

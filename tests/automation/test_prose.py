@@ -85,18 +85,18 @@ def test_text_is_prose_or_machine_text_or_neither(text: str) -> None:
         assert len(text.split()) > 1
 
 
-def opened(texts: list[str]) -> bool:
+def is_open(texts: list[str]) -> bool:
     return find_alternatives("note", [(one, False) for one in texts], 3, 0) == [AnyText()]
 
 
 def test_argument_is_open_if_nearly_all_values_are_prose() -> None:
     prose = [f"This is what we did on day {one}." for one in range(36)]
-    assert opened(prose)
-    assert opened([*prose, *RUN[:4]])
-    assert not opened([*prose, *RUN[:5]])
+    assert is_open(prose)
+    assert is_open([*prose, *RUN[:4]])
+    assert not is_open([*prose, *RUN[:5]])
     # Single words are no sentences, and no commands either.
-    assert opened([*prose, *(f"word{one}" for one in range(12))])
-    assert not opened([*prose, *["reboot"] * 5])
+    assert is_open([*prose, *(f"word{one}" for one in range(12))])
+    assert not is_open([*prose, *["reboot"] * 5])
     # What was masked may have been anything.
     masked = [("***", True)] * 5
     assert find_alternatives("note", [*((one, False) for one in prose), *masked], 3, 0) == []

@@ -9,7 +9,12 @@ from hypothesis import strategies as st
 from interlock.automation.decision import HumanDecision
 from interlock.automation.replay import MAX_EXAMPLES, replay
 from interlock.core.config import LearnedRule
-from tests.automation.past_decisions import anything, decision, decisions, notes
+from tests.automation.past_decisions import (
+    any_decision,
+    make_decision_record,
+    make_decisions,
+    note_arguments,
+)
 
 BELOW = 'args.path.startsWith("/srv/notes/")'
 
@@ -27,7 +32,7 @@ def rule(when: str | None = BELOW, **fields: object) -> LearnedRule:
 
 
 def test_counts_equal_and_other_decisions() -> None:
-    history = decisions(notes(214)) + decisions(notes(2), "refuse")
+    history = make_decisions(note_arguments(214)) + make_decisions(note_arguments(2), "refuse")
     found = replay(rule(), history)
     assert (found.covered, found.same, found.other, found.unjudged) == (216, 214, 2, 0)
     assert found.summary == "agrees with 214 of 216 decisions"
@@ -36,18 +41,18 @@ def test_counts_equal_and_other_decisions() -> None:
 
 
 def test_deny_rule_agrees_with_rejections() -> None:
-    history = decisions(notes(3)) + decisions(notes(4), "refuse")
+    history = make_decisions(note_arguments(3)) + make_decisions(note_arguments(4), "refuse")
     found = replay(rule(then="deny"), history)
     assert (found.same, found.other) == (4, 3)
 
 
 def test_ignores_unrelated_decisions() -> None:
     history = [
-        decision(notes(1)[0], tool="files.read"),
-        decision({"path": "/etc/passwd"}),
-        decision(notes(1)[0], effect="irreversible"),
-        decision(notes(1)[0], effect=""),
-        decision(notes(1)[0], caller="robot"),
+        make_decision_record(note_arguments(1)[0], tool="files.read"),
+        make_decision_record({"path": "/etc/passwd"}),
+        make_decision_record(note_arguments(1)[0], effect="irreversible"),
+        make_decision_record(note_arguments(1)[0], effect=""),
+        make_decision_record(note_arguments(1)[0], caller="robot"),
     ]
     assert replay(rule(callers=["agent"]), history).covered == 0
     assert "no stored decision" in replay(rule(callers=["agent"]), history).summary
@@ -55,7 +60,7 @@ def test_ignores_unrelated_decisions() -> None:
 
 
 def test_counts_approval_once() -> None:
-    one = decision(notes(1)[0])
+    one = make_decision_record(note_arguments(1)[0])
     assert replay(rule(), [one, one, one]).covered == 1
 
 
@@ -70,7 +75,7 @@ def test_counts_approval_once() -> None:
     ],
 )
 def test_hidden_argument_is_not_judged(when: str) -> None:
-    history = [decision({"token": "hunter2-hunter2", "path": "/srv/notes/a"})]
+    history = [make_decision_record({"token": "hunter2-hunter2", "path": "/srv/notes/a"})]
     found = replay(rule(when), history)
     assert (found.covered, found.unjudged) == (1, 1)
     assert "cannot be judged" in found.summary
@@ -78,26 +83,26 @@ def test_hidden_argument_is_not_judged(when: str) -> None:
 
 @pytest.mark.parametrize("when", ['"x" in roles', 'server == "files"'])
 def test_removed_text_is_not_judged(when: str) -> None:
-    assert replay(rule(f"{BELOW} && {when}"), decisions(notes(1))).unjudged == 1
+    assert replay(rule(f"{BELOW} && {when}"), make_decisions(note_arguments(1))).unjudged == 1
 
 
 def test_hidden_argument_outside_of_rule_is_not_covered() -> None:
-    history = [decision({"token": "hunter2-hunter2", "path": "/srv/notes/a"})]
+    history = [make_decision_record({"token": "hunter2-hunter2", "path": "/srv/notes/a"})]
     assert replay(rule(), history).covered == 0
     assert replay(rule(open=["token"]), history).covered == 0
 
 
 def test_judges_long_open_text() -> None:
     long = {"path": "/srv/notes/a", "content": "some words " * 500}
-    assert replay(rule(), [decision(long)]).same == 1
+    assert replay(rule(), [make_decision_record(long)]).same == 1
     secret = {"path": "/srv/notes/a", "content": "ghp_abcdefghijklmnopqrstuvwxyz0123456789"}
-    assert replay(rule(), [decision(secret)]).unjudged == 1
+    assert replay(rule(), [make_decision_record(secret)]).unjudged == 1
     listed = {"path": "/srv/notes/a", "content": ["x" * 900] * 12}
-    assert replay(rule(), [decision(listed)]).unjudged == 1
+    assert replay(rule(), [make_decision_record(listed)]).unjudged == 1
 
 
 def test_limits_examples() -> None:
-    found = replay(rule(), decisions(notes(30), "refuse"))
+    found = replay(rule(), make_decisions(note_arguments(30), "refuse"))
     assert found.other == 30
     assert len(found.examples) == MAX_EXAMPLES
 
@@ -113,7 +118,7 @@ RULES = st.builds(
 )
 
 
-@given(RULES, st.lists(anything(), max_size=20))
+@given(RULES, st.lists(any_decision(), max_size=20))
 def test_every_covered_decision_is_counted_once(
     one: LearnedRule, history: list[HumanDecision]
 ) -> None:

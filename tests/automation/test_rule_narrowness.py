@@ -17,7 +17,12 @@ from interlock.automation.rule import CompiledRule, read_case
 from interlock.automation.suggestion import suggest
 from interlock.core.config import LearnedRule
 from interlock.core.redaction import is_secret_key
-from tests.automation.past_decisions import SETTINGS, decision, decisions, pasts
+from tests.automation.past_decisions import (
+    SETTINGS,
+    histories,
+    make_decision_record,
+    make_decisions,
+)
 from tests.support.line_count import count_lines_run
 
 MANY = range(25)
@@ -38,10 +43,10 @@ PROGRAMS = (
 
 
 def covers(rule: LearnedRule, arguments: Any, **fields: Any) -> bool | None:
-    return CompiledRule(rule).matches_decision(read_case(decision(arguments, **fields)))
+    return CompiledRule(rule).matches_decision(read_case(make_decision_record(arguments, **fields)))
 
 
-def rules(history: list[HumanDecision]) -> list[LearnedRule]:
+def suggest_rules(history: list[HumanDecision]) -> list[LearnedRule]:
     return [one.rule for one in suggest(history, SETTINGS)]
 
 
@@ -86,22 +91,25 @@ def rules(history: list[HumanDecision]) -> list[LearnedRule]:
     ids=lambda many: str(many[0])[:40],
 )
 def test_indescribable_arguments_give_no_rule(arguments: list[dict[str, Any]]) -> None:
-    assert rules(decisions(arguments)) == []
+    assert suggest_rules(make_decisions(arguments)) == []
 
 
 def test_secret_argument_names_give_no_rule() -> None:
-    assert rules([replace(decision(), arguments=b'{"key":"color"}') for _ in MANY]) == []
+    assert (
+        suggest_rules([replace(make_decision_record(), arguments=b'{"key":"color"}') for _ in MANY])
+        == []
+    )
 
 
 def test_few_values_are_listed() -> None:
-    [rule] = rules(decisions({"path": f"note-{one % 5}.md"} for one in MANY))
+    [rule] = suggest_rules(make_decisions({"path": f"note-{one % 5}.md"} for one in MANY))
     assert covers(rule, {"path": "note-0.md"})
     for other in ("note-5.md", "/etc/passwd", "../note-0.md"):
         assert covers(rule, {"path": other}) is False
 
 
 def test_prose_argument_is_open() -> None:
-    [rule] = rules(decisions({"message": f"{one} people came today."} for one in MANY))
+    [rule] = suggest_rules(make_decisions({"message": f"{one} people came today."} for one in MANY))
     assert rule.open == ["message"]
     assert covers(rule, {"message": "anything at all; $(id)"})
     assert covers(rule, {}) is False
@@ -123,13 +131,17 @@ SECRETS = [
 @pytest.mark.parametrize("secret", SECRETS)
 def test_rejections_of_masked_values_are_exceptions(secret: str) -> None:
     """Whether a rule covers them cannot be said, and that is no reason to forget them."""
-    said = decisions({"content": f"We met {one} people today."} for one in range(36))
-    [rule] = rules(said)
+    said = make_decisions({"content": f"We met {one} people today."} for one in range(36))
+    [rule] = suggest_rules(said)
     assert rule.open == ["content"]
     then = said[13].time
-    assert rules(said + decisions([{"content": secret}] * 10, "refuse", time=then)) == []
+    assert (
+        suggest_rules(said + make_decisions([{"content": secret}] * 10, "refuse", time=then)) == []
+    )
     # One may be too few to speak against it, and is told of.
-    [found] = suggest([*said, decision({"content": secret}, "refuse", time=then)], SETTINGS)
+    [found] = suggest(
+        [*said, make_decision_record({"content": secret}, "refuse", time=then)], SETTINGS
+    )
     assert (found.evidence.agreed, found.evidence.decided) == (36, 37)
     assert (found.evidence.unjudged, found.evidence.doubtful) == (1, 1)
     assert found.evidence.last_exception is not None
@@ -138,13 +150,13 @@ def test_rejections_of_masked_values_are_exceptions(secret: str) -> None:
         in found.rule.evidence
     )
     # What else was refused is about something else.
-    elsewhere = decisions([{"content": secret, "force": True}] * 10, "refuse")
-    assert [one.open for one in rules(said + elsewhere)] == [["content"]]
+    elsewhere = make_decisions([{"content": secret, "force": True}] * 10, "refuse")
+    assert [one.open for one in suggest_rules(said + elsewhere)] == [["content"]]
 
 
 def test_approvals_of_masked_values_are_not_counted() -> None:
-    said = decisions({"content": f"We met {one} people today."} for one in range(36))
-    [found] = suggest([*said, *decisions([{"content": SECRETS[0]}] * 2)], SETTINGS)
+    said = make_decisions({"content": f"We met {one} people today."} for one in range(36))
+    [found] = suggest([*said, *make_decisions([{"content": SECRETS[0]}] * 2)], SETTINGS)
     assert (found.evidence.agreed, found.evidence.decided) == (36, 36)
     assert (found.evidence.unjudged, found.evidence.doubtful) == (2, 0)
     assert found.rule.evidence.endswith("; 2 cannot be judged from the stored arguments")
@@ -198,7 +210,7 @@ HOSTILE = [
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_folder_rule_covers_only_plain_names(folder: str) -> None:
-    [rule] = rules(decisions({"path": f"{folder}{one}.md"} for one in MANY))
+    [rule] = suggest_rules(make_decisions({"path": f"{folder}{one}.md"} for one in MANY))
     assert covers(rule, {"path": f"{folder}new/er_-1.tar.gz"})
     assert [one for one in HOSTILE if covers(rule, {"path": folder + one}) is not False] == []
     assert covers(rule, {"path": f"{folder[:-1]}x/a"}) is False
@@ -206,12 +218,12 @@ def test_folder_rule_covers_only_plain_names(folder: str) -> None:
 
 
 def test_folder_rule_allows_frequent_characters() -> None:
-    [rule] = rules(decisions({"path": f"/srv/a/.x/é@{one}"} for one in MANY))
+    [rule] = suggest_rules(make_decisions({"path": f"/srv/a/.x/é@{one}"} for one in MANY))
     assert covers(rule, {"path": "/srv/a/.x/éé@"})
     assert covers(rule, {"path": "/srv/a/.x/.y"}) is False
     assert covers(rule, {"path": "/srv/a/.x/a=b"}) is False
-    odd = decisions({"path": f"/srv/a/{one}=x"} for one in range(2))
-    [rule] = rules(decisions({"path": f"/srv/a/{one}"} for one in MANY) + odd)
+    odd = make_decisions({"path": f"/srv/a/{one}=x"} for one in range(2))
+    [rule] = suggest_rules(make_decisions({"path": f"/srv/a/{one}"} for one in MANY) + odd)
     assert covers(rule, {"path": "/srv/a/1=x"}) is False
 
 
@@ -229,9 +241,11 @@ def test_read_path_returns_only_plain_paths(folder: str, rest: str) -> None:
 
 
 def test_combines_only_values_seen_together() -> None:
-    history = decisions({"src": f"/srv/prod/{one}", "dst": f"/backup/{one}"} for one in MANY)
-    history += decisions({"src": f"/home/a/{one}", "dst": f"/public/www/{one}"} for one in MANY)
-    [rule] = rules(history)
+    history = make_decisions({"src": f"/srv/prod/{one}", "dst": f"/backup/{one}"} for one in MANY)
+    history += make_decisions(
+        {"src": f"/home/a/{one}", "dst": f"/public/www/{one}"} for one in MANY
+    )
+    [rule] = suggest_rules(history)
     assert covers(rule, {"src": "/srv/prod/x", "dst": "/backup/x"})
     assert covers(rule, {"src": "/home/a/x", "dst": "/public/www/x"})
     assert covers(rule, {"src": "/srv/prod/x", "dst": "/public/www/x"}) is False
@@ -239,16 +253,18 @@ def test_combines_only_values_seen_together() -> None:
 
 
 def test_independent_values_are_described_simply() -> None:
-    history = decisions({"env": "a" if one % 2 else "b", "n": one % 4 // 2} for one in range(40))
+    history = make_decisions(
+        {"env": "a" if one % 2 else "b", "n": one % 4 // 2} for one in range(40)
+    )
     [found] = suggest(history, SETTINGS)
     assert "either" not in found.description
     assert '"env" is one of "a", "b", and "n" is one of 0, 1' in found.description
 
 
 def test_flag_applies_only_with_observed_values() -> None:
-    history = decisions({"path": f"/srv/a/{one}", "force": True} for one in MANY)
-    history += decisions({"path": f"/srv/b/{one}"} for one in MANY)
-    [rule] = rules(history)
+    history = make_decisions({"path": f"/srv/a/{one}", "force": True} for one in MANY)
+    history += make_decisions({"path": f"/srv/b/{one}"} for one in MANY)
+    [rule] = suggest_rules(history)
     assert covers(rule, {"path": "/srv/a/x", "force": True})
     assert covers(rule, {"path": "/srv/b/x"})
     assert covers(rule, {"path": "/srv/b/x", "force": True}) is False
@@ -256,9 +272,9 @@ def test_flag_applies_only_with_observed_values() -> None:
 
 
 def test_range_applies_only_with_observed_values() -> None:
-    history = decisions({"to_env": "test", "n": 1_000 + one} for one in MANY)
-    history += decisions({"to_env": "prod", "n": one} for one in MANY)
-    [rule] = rules(history)
+    history = make_decisions({"to_env": "test", "n": 1_000 + one} for one in MANY)
+    history += make_decisions({"to_env": "prod", "n": one} for one in MANY)
+    [rule] = suggest_rules(history)
     assert covers(rule, {"to_env": "test", "n": 1_010})
     assert covers(rule, {"to_env": "prod", "n": 10})
     assert covers(rule, {"to_env": "prod", "n": 1_010}) is False
@@ -266,7 +282,9 @@ def test_range_applies_only_with_observed_values() -> None:
 
 def test_sibling_folders_do_not_open_parent() -> None:
     """Two homes say nothing about a third."""
-    [rule] = rules(decisions({"path": f"/home/{'ab'[one % 2]}/notes/{one}.md"} for one in MANY))
+    [rule] = suggest_rules(
+        make_decisions({"path": f"/home/{'ab'[one % 2]}/notes/{one}.md"} for one in MANY)
+    )
     assert covers(rule, {"path": "/home/a/notes/new.md"})
     assert covers(rule, {"path": "/home/b/notes/new.md"})
     for other in ("/home/c/notes/new.md", "/home/new.md", "/home/a/keys"):
@@ -274,14 +292,19 @@ def test_sibling_folders_do_not_open_parent() -> None:
 
 
 def test_many_folders_are_described_by_parent() -> None:
-    [rule] = rules(decisions({"path": f"/srv/{one % 8}/{one}.md"} for one in range(40)))
+    [rule] = suggest_rules(
+        make_decisions({"path": f"/srv/{one % 8}/{one}.md"} for one in range(40))
+    )
     assert covers(rule, {"path": "/srv/9/new.md"})
 
 
 def test_folders_of_other_caller_are_not_shared() -> None:
-    many = [decision({"path": f"/srv/{one % 8}/{one}.md"}, caller="robot") for one in range(40)]
-    few = [decision({"path": f"/srv/{'ab'[one % 2]}/{one}.md"}) for one in range(40)]
-    found = rules([*many, *few])
+    many = [
+        make_decision_record({"path": f"/srv/{one % 8}/{one}.md"}, caller="robot")
+        for one in range(40)
+    ]
+    few = [make_decision_record({"path": f"/srv/{'ab'[one % 2]}/{one}.md"}) for one in range(40)]
+    found = suggest_rules([*many, *few])
     for path, agent, robot in (
         ("/srv/a/new.md", True, True),
         ("/srv/3/new.md", False, True),
@@ -294,7 +317,7 @@ def test_folders_of_other_caller_are_not_shared() -> None:
 @pytest.mark.parametrize("odd", [[10**6], [10**6] * 3, [-(10**6)], [4e5, 10**6]])
 def test_outlier_does_not_extend_range(odd: list[float]) -> None:
     usual = [{"amount": one % 12 + 1} for one in range(40)]
-    [rule] = rules(decisions(usual) + decisions({"amount": one} for one in odd))
+    [rule] = suggest_rules(make_decisions(usual) + make_decisions({"amount": one} for one in odd))
     assert covers(rule, {"amount": 12})
     for other in (13, 0, 5_000, 399_999, 500_000, -5_000, 999_999):
         assert covers(rule, {"amount": other}) is False
@@ -305,15 +328,15 @@ def test_outlier_does_not_extend_range(odd: list[float]) -> None:
     ["id", "user_id", "orderId", "port", "account", "PID", "userid", "issue", "gpio_pin", "relay"],
 )
 def test_identifiers_give_no_range(name: str) -> None:
-    assert rules(decisions({name: 1_000 + 2 * one} for one in MANY)) == []
-    [rule] = rules(decisions({name: 1_000 + 2 * (one % 4)} for one in MANY))
+    assert suggest_rules(make_decisions({name: 1_000 + 2 * one} for one in MANY)) == []
+    [rule] = suggest_rules(make_decisions({name: 1_000 + 2 * (one % 4)} for one in MANY))
     assert covers(rule, {name: 1_002})
     assert covers(rule, {name: 1_001}) is False
 
 
 def test_gap_separates_ranges() -> None:
     small, large = range(1, 13), range(1_000, 1_012)
-    [rule] = rules(decisions({"amount": one} for one in (*small, *large)))
+    [rule] = suggest_rules(make_decisions({"amount": one} for one in (*small, *large)))
     for seen in (1, 12, 1_000, 1_011):
         assert covers(rule, {"amount": seen})
     for other in (13, 500, 999, 1_012):
@@ -321,21 +344,21 @@ def test_gap_separates_ranges() -> None:
 
 
 def test_range_of_other_caller_is_not_shared() -> None:
-    all_over = [decision({"amount": one}, caller="robot") for one in range(1, 101)]
+    all_over = [make_decision_record({"amount": one}, caller="robot") for one in range(1, 101)]
     ends = [*range(1, 11), *range(91, 101)]
-    found = rules([*all_over, *decisions({"amount": one} for one in ends)])
+    found = suggest_rules([*all_over, *make_decisions({"amount": one} for one in ends)])
     assert any(covers(rule, {"amount": 50}, caller="robot") for rule in found)
     assert any(covers(rule, {"amount": 95}) for rule in found)
     assert not any(covers(rule, {"amount": 50}) for rule in found)
 
 
 def test_values_of_other_caller_are_not_shared() -> None:
-    history = decisions(({"path": f"/srv/prod/{one}"} for one in MANY), caller="alice")
-    history += decisions(({"path": f"/tmp/m/{one}"} for one in MANY), caller="bob")
-    history += decisions(({"path": f"/srv/dev/{one}"} for one in MANY), caller="carol")
-    history += decisions(({"n": one} for one in MANY), caller="alice", tool="files.pay")
-    history += decisions(({"n": one * 9} for one in MANY), caller="bob", tool="files.pay")
-    found = rules(history)
+    history = make_decisions(({"path": f"/srv/prod/{one}"} for one in MANY), caller="alice")
+    history += make_decisions(({"path": f"/tmp/m/{one}"} for one in MANY), caller="bob")
+    history += make_decisions(({"path": f"/srv/dev/{one}"} for one in MANY), caller="carol")
+    history += make_decisions(({"n": one} for one in MANY), caller="alice", tool="files.pay")
+    history += make_decisions(({"n": one * 9} for one in MANY), caller="bob", tool="files.pay")
+    found = suggest_rules(history)
     for who, other in (
         ("alice", "/tmp/m/x"),
         ("bob", "/srv/prod/x"),
@@ -352,10 +375,10 @@ def test_values_of_other_caller_are_not_shared() -> None:
 # -- whatever the past was
 
 
-def expanded(templates: list[tuple[str, dict[str, Any], int]]) -> list[HumanDecision]:
+def expand_templates(templates: list[tuple[str, dict[str, Any], int]]) -> list[HumanDecision]:
     """Each template some times, with a number of its own wherever it has a `%`."""
     return [
-        decision(
+        make_decision_record(
             {
                 name: value.replace("%", str(number)) if isinstance(value, str) else value
                 for name, value in arguments.items()
@@ -381,7 +404,7 @@ TAUGHT = st.lists(
     ),
     min_size=1,
     max_size=6,
-).map(expanded)
+).map(expand_templates)
 PROBES: Any = st.dictionaries(
     st.sampled_from(["path", "n", "force", "token", 'a"]\n', "more"]),
     st.builds(str.__add__, st.sampled_from(["/a/", "/a/b/", "/c/", ""]), st.sampled_from(HOSTILE))
@@ -393,7 +416,7 @@ PROBES: Any = st.dictionaries(
 )
 
 
-def alike(name: str, value: Any, seen: Any) -> bool:
+def is_similar(name: str, value: Any, seen: Any) -> bool:
     """Whether a value is like one that was seen: the same, in its top folder, or a number."""
     if type(value) is type(seen) and value == seen:
         return True
@@ -406,7 +429,7 @@ def alike(name: str, value: Any, seen: Any) -> bool:
 
 
 @settings(deadline=None)
-@given(pasts() | TAUGHT, st.lists(PROBES, max_size=20))
+@given(histories() | TAUGHT, st.lists(PROBES, max_size=20))
 def test_rule_covers_only_similar_calls(
     history: list[HumanDecision], probes: list[dict[str, Any]]
 ) -> None:
@@ -437,7 +460,8 @@ def test_rule_covers_only_similar_calls(
                     who == caller
                     and then.keys() == probe.keys()
                     and all(
-                        name in rule.open or alike(name, probe[name], then[name]) for name in probe
+                        name in rule.open or is_similar(name, probe[name], then[name])
+                        for name in probe
                     )
                     for who, then in decided
                 ), (rule.when, probe)
@@ -454,7 +478,9 @@ def test_rule_covers_only_similar_calls(
 
 def test_work_grows_linearly_with_folders() -> None:
     def taken(many: int) -> int:
-        history = decisions({"path": f"/d{one}/x/{one}", "content": "x"} for one in range(many))
+        history = make_decisions(
+            {"path": f"/d{one}/x/{one}", "content": "x"} for one in range(many)
+        )
         found: list[object] = []
         work = count_lines_run(lambda: found.extend(suggest(history, AutomationConfig())))
         assert found == []

@@ -22,24 +22,31 @@ from interlock.automation.suggestion import (
     suggest,
 )
 from interlock.core.config import LearnedRule
-from tests.automation.past_decisions import SETTINGS, decision, decisions, pasts
+from tests.automation.past_decisions import (
+    SETTINGS,
+    histories,
+    make_decision_record,
+    make_decisions,
+)
 
 BAR = AutomationConfig(decisions=4, agreement=0.8)
 
 
 def covers(rule: LearnedRule, arguments: Any, **fields: Any) -> bool | None:
-    return CompiledRule(rule).matches_decision(read_case(decision(arguments, **fields)))
+    return CompiledRule(rule).matches_decision(read_case(make_decision_record(arguments, **fields)))
 
 
-def rules(history: list[HumanDecision], bar: AutomationConfig = SETTINGS) -> list[LearnedRule]:
+def suggest_rules(
+    history: list[HumanDecision], bar: AutomationConfig = SETTINGS
+) -> list[LearnedRule]:
     return [one.rule for one in suggest(history, bar)]
 
 
-def amounts(who: str, *numbers: float) -> list[HumanDecision]:
-    return decisions(({"amount": one} for one in numbers), caller=who)
+def amount_decisions(who: str, *numbers: float) -> list[HumanDecision]:
+    return make_decisions(({"amount": one} for one in numbers), caller=who)
 
 
-def allowed(found: list[LearnedRule], who: str, amount: float) -> bool:
+def is_allowed(found: list[LearnedRule], who: str, amount: float) -> bool:
     return any(covers(rule, {"amount": amount}, caller=who) for rule in found)
 
 
@@ -47,19 +54,21 @@ def allowed(found: list[LearnedRule], who: str, amount: float) -> bool:
 
 
 def test_outlier_gives_caller_no_foreign_values() -> None:
-    history = amounts("ada", *range(20_000, 1_000_001, 20_000))
-    history += amounts("bob", *range(100, 110), *range(100, 110), *range(100, 110), 900_000)
-    found = rules(history)
-    assert allowed(found, "ada", 500_000)
-    assert allowed(found, "bob", 105)
+    history = amount_decisions("ada", *range(20_000, 1_000_001, 20_000))
+    history += amount_decisions(
+        "bob", *range(100, 110), *range(100, 110), *range(100, 110), 900_000
+    )
+    found = suggest_rules(history)
+    assert is_allowed(found, "ada", 500_000)
+    assert is_allowed(found, "bob", 105)
     for other in (900_000, 500_000, 20_000, 110):
-        assert not allowed(found, "bob", other)
+        assert not is_allowed(found, "bob", other)
 
 
 def test_callers_share_only_common_range() -> None:
     few = [(f"c{who}", range(who * 5, who * 5 + 60, 10)) for who in range(3)]
     bar = AutomationConfig(decisions=8)
-    [rule] = rules([one for who, some in few for one in amounts(who, *some)], bar)
+    [rule] = suggest_rules([one for who, some in few for one in amount_decisions(who, *some)], bar)
     assert rule.callers == ["c0", "c1", "c2"]
     assert covers(rule, {"amount": 10}, caller="c0")
     for beyond in (9, 51):
@@ -68,38 +77,38 @@ def test_callers_share_only_common_range() -> None:
 
 def test_caller_outside_of_common_range_is_not_named() -> None:
     """Its own numbers begin where theirs end: two of them are among theirs."""
-    history = amounts("ada", *range(60)) + amounts("bob", *range(60))
-    history += amounts("carol", *range(58, 118))
-    found = rules(history)
+    history = amount_decisions("ada", *range(60)) + amount_decisions("bob", *range(60))
+    history += amount_decisions("carol", *range(58, 118))
+    found = suggest_rules(history)
     assert [one.callers for one in found if covers(one, {"amount": 30}, caller="ada")] == [
         ["ada", "bob"]
     ]
-    assert not allowed(found, "carol", 57)
-    assert allowed(found, "carol", 58)
+    assert not is_allowed(found, "carol", 57)
+    assert is_allowed(found, "carol", 58)
 
 
 def test_fractions_apply_only_to_callers_with_fractions() -> None:
-    history = amounts("ada", *(one + 0.5 for one in range(30)), *range(30))
-    history += amounts("bob", *range(30))
-    found = rules(history)
-    assert allowed(found, "ada", 7.25)
-    assert allowed(found, "bob", 7)
-    assert not allowed(found, "bob", 7.25)
+    history = amount_decisions("ada", *(one + 0.5 for one in range(30)), *range(30))
+    history += amount_decisions("bob", *range(30))
+    found = suggest_rules(history)
+    assert is_allowed(found, "ada", 7.25)
+    assert is_allowed(found, "bob", 7)
+    assert not is_allowed(found, "bob", 7.25)
 
 
 def test_unrelated_numbers_give_no_range_in_folder() -> None:
     """Between two of them is all that another was seen with, elsewhere."""
     history = [
-        decision({"path": f"/srv/{one % 8}/{one}", "n": one * 2 * 10**9}, caller="ada")
+        make_decision_record({"path": f"/srv/{one % 8}/{one}", "n": one * 2 * 10**9}, caller="ada")
         for one in range(50)
     ]
-    history += decisions(
+    history += make_decisions(
         ({"path": f"/srv/a/{one}", "n": one % 7} for one in range(40)), caller="bob"
     )
-    history += decisions(
+    history += make_decisions(
         ({"path": f"/srv/b/{one}", "n": 10**one} for one in range(11)), caller="bob"
     )
-    found = rules(history)
+    found = suggest_rules(history)
     assert any(covers(rule, {"path": "/srv/a/x", "n": 3}, caller="bob") for rule in found)
     for path in ("/srv/a/x", "/srv/b/x"):
         call = {"path": path, "n": 5 * 10**9}
@@ -111,62 +120,66 @@ def test_unrelated_numbers_give_no_range_in_folder() -> None:
 
 def test_approvals_of_others_do_not_outweigh_rejections() -> None:
     same = [{"env": "test"}]
-    history = decisions(same * 200, caller="ada") + decisions(same * 20, caller="bob")
-    history += decisions(same * 3, "refuse", caller="bob") + decisions(same * 20, caller="bob")
-    [rule] = rules(history, AutomationConfig())
+    history = make_decisions(same * 200, caller="ada") + make_decisions(same * 20, caller="bob")
+    history += make_decisions(same * 3, "refuse", caller="bob") + make_decisions(
+        same * 20, caller="bob"
+    )
+    [rule] = suggest_rules(history, AutomationConfig())
     assert rule.callers == ["ada"]
 
 
 def test_other_values_do_not_outweigh_rejections() -> None:
     test, prod = [{"env": "test"}], [{"env": "prod"}]
-    history = decisions(test * 200) + decisions(prod * 20)
-    history += decisions(prod * 3, "refuse") + decisions(prod * 20)
-    [rule] = rules(history, AutomationConfig())
+    history = make_decisions(test * 200) + make_decisions(prod * 20)
+    history += make_decisions(prod * 3, "refuse") + make_decisions(prod * 20)
+    [rule] = suggest_rules(history, AutomationConfig())
     assert covers(rule, {"env": "test"})
     assert covers(rule, {"env": "prod"}) is False
 
 
 def test_rejected_folder_is_in_no_rule() -> None:
     fine = [{"path": f"/srv/{one % 8}/{one}"} for one in range(400)]
-    history = decisions(fine) + decisions(
+    history = make_decisions(fine) + make_decisions(
         ({"path": f"/srv/secret/{one}"} for one in range(3)), "refuse"
     )
-    found = rules(history + decisions(fine))
+    found = suggest_rules(history + make_decisions(fine))
     assert any(covers(rule, {"path": "/srv/0/new"}) for rule in found)
     assert not any(covers(rule, {"path": "/srv/secret/new"}) for rule in found)
-    same = decisions([{"path": "/srv/0/1"}] * 3, "refuse")
+    same = make_decisions([{"path": "/srv/0/1"}] * 3, "refuse")
     assert not any(
         covers(rule, {"path": "/srv/0/1"})
-        for rule in rules(decisions(fine) + same + decisions(fine))
+        for rule in suggest_rules(make_decisions(fine) + same + make_decisions(fine))
     )
 
 
 def test_rejected_numbers_are_in_no_rule() -> None:
     fine = [{"amount": one} for one in (*range(300), 340, 370, 400)]
-    refused = decisions(({"amount": 380 + one} for one in range(3)), "refuse")
-    assert not allowed(rules(decisions(fine) + refused + decisions(fine)), "agent", 381)
+    refused = make_decisions(({"amount": 380 + one} for one in range(3)), "refuse")
+    assert not is_allowed(
+        suggest_rules(make_decisions(fine) + refused + make_decisions(fine)), "agent", 381
+    )
 
 
 def test_random_rejections_give_no_rule() -> None:
     """Of so many combinations some are never refused, by chance."""
     chance = random.Random(7)
     history = [
-        decision(
+        make_decision_record(
             {"env": chance.choice("abcde"), "kind": chance.choice("uvwxy")},
             chance.choice(["approve"] * 3 + ["refuse"]),
             caller=f"c{chance.randint(0, 9)}",
         )
         for _ in range(1_500)
     ]
-    assert rules(history, AutomationConfig()) == []
+    assert suggest_rules(history, AutomationConfig()) == []
 
 
 def test_exception_needs_five_later_approvals() -> None:
     same = [{"env": "test"}]
-    history = decisions(same * 60) + decisions(same, "refuse")
+    history = make_decisions(same * 60) + make_decisions(same, "refuse")
     bar = AutomationConfig(decisions=3, agreement=0.5)
-    assert not rules(history + decisions(same * (MIN_SINCE_EXCEPTION - 1)), bar)
-    assert rules(history + decisions(same * MIN_SINCE_EXCEPTION), bar)
+    assert not suggest_rules(history + make_decisions(same * (MIN_SINCE_EXCEPTION - 1)), bar)
+    assert suggest_rules(history + make_decisions(same * MIN_SINCE_EXCEPTION), bar)
     assert not agrees([1.0] * 9, [1.0], 0.5)
 
 
@@ -174,8 +187,8 @@ def test_exception_needs_five_later_approvals() -> None:
 def test_two_decisions_give_no_rule(asked: int) -> None:
     """The config takes no less than three, and neither does what is made of it."""
     bar = AutomationConfig(decisions=asked)
-    assert rules(decisions([{"env": "test"}] * 2), bar) == []
-    assert rules(decisions([{"env": "test"}] * 3), bar)
+    assert suggest_rules(make_decisions([{"env": "test"}] * 2), bar) == []
+    assert suggest_rules(make_decisions([{"env": "test"}] * 3), bar)
 
 
 # -- whatever the past was
@@ -189,9 +202,9 @@ NUMBERS = st.one_of(
 )
 
 
-def told(some: list[tuple[str, dict[str, Any], str, int]]) -> list[HumanDecision]:
+def expand_templates(some: list[tuple[str, dict[str, Any], str, int]]) -> list[HumanDecision]:
     return [
-        decision(
+        make_decision_record(
             {
                 name: value.replace("%", str(number)) if isinstance(value, str) else value
                 for name, value in arguments.items()
@@ -218,10 +231,10 @@ PASTS = st.lists(
         st.integers(1, 4),
     ),
     max_size=60,
-).map(told)
+).map(expand_templates)
 
 
-def is_own(value: Any, seen: list[Any]) -> bool:
+def is_own_value(value: Any, seen: list[Any]) -> bool:
     """Whether a value lies within what one caller was seen with."""
     if any(type(value) is type(one) and value == one for one in seen):
         return True
@@ -234,7 +247,9 @@ def is_own(value: Any, seen: list[Any]) -> bool:
     return any(sum(folder in one for one in known) >= MIN_COUNT for folder in path.folders())
 
 
-def check(history: list[HumanDecision], probes: list[Any], bar: AutomationConfig = BAR) -> int:
+def count_supported_rules(
+    history: list[HumanDecision], probes: list[Any], bar: AutomationConfig = BAR
+) -> int:
     """Everything that a rule allows or denies is borne by each of those whom it names."""
     found = suggest(history, bar, irreversible=True)
     for one in found:
@@ -259,7 +274,7 @@ def check(history: list[HumanDecision], probes: list[Any], bar: AutomationConfig
                 alike = [past for past in alike if past.keys() == probe.keys()]
                 for name, value in probe.items():
                     if name not in rule.open:
-                        assert is_own(value, [past[name] for past in alike]), (
+                        assert is_own_value(value, [past[name] for past in alike]), (
                             who,
                             probe,
                             rule.when,
@@ -268,16 +283,14 @@ def check(history: list[HumanDecision], probes: list[Any], bar: AutomationConfig
 
 
 @settings(deadline=None)
-@given(PASTS | pasts(), st.lists(st.fixed_dictionaries({"amount": NUMBERS}), max_size=30))
+@given(PASTS | histories(), st.lists(st.fixed_dictionaries({"amount": NUMBERS}), max_size=30))
 @example(
-    amounts("ada", *range(20_000, 1_000_001, 20_000))
-    + amounts("bob", *range(100, 110), *range(100, 110), 900_000),
+    amount_decisions("ada", *range(20_000, 1_000_001, 20_000))
+    + amount_decisions("bob", *range(100, 110), *range(100, 110), 900_000),
     [{"amount": one} for one in (500_000, 900_000, 50, 105)],
 )
-def test_every_named_caller_supports_rule(
-    history: list[HumanDecision], probes: list[Any]
-) -> None:
-    check(history, probes)
+def test_every_named_caller_supports_rule(history: list[HumanDecision], probes: list[Any]) -> None:
+    count_supported_rules(history, probes)
 
 
 def test_overlapping_callers_support_rule() -> None:
@@ -290,7 +303,7 @@ def test_overlapping_callers_support_rule() -> None:
             start, width = chance.choice([0, 50, 1_000]), chance.choice([5, 40, 900])
             numbers = [start + chance.randint(0, width) for _ in range(chance.randint(2, 12))]
             numbers += [chance.choice([10**6, 900_000, -7, 300])] * chance.randint(0, 2)
-            history += amounts(who, *numbers)
+            history += amount_decisions(who, *numbers)
         probes = [{"amount": chance.randint(-10, 2_000)} for _ in history]
-        suggested += check(history, probes)
+        suggested += count_supported_rules(history, probes)
     assert suggested > 100

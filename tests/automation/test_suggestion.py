@@ -24,23 +24,30 @@ from interlock.core.config import LearnedRule
 from interlock.core.config.edit import add_learned
 from interlock.core.config.load import parse_config
 from interlock.core.redaction import MASK
-from tests.automation.past_decisions import NOW, SETTINGS, decision, decisions, notes, pasts
+from tests.automation.past_decisions import (
+    NOW,
+    SETTINGS,
+    histories,
+    make_decision_record,
+    make_decisions,
+    note_arguments,
+)
 
 
-def only(history: list[HumanDecision], **options: Any) -> Suggestion:
+def single_suggestion(history: list[HumanDecision], **options: Any) -> Suggestion:
     [found] = suggest(history, SETTINGS, **options)
     return found
 
 
 def covers(rule: LearnedRule, arguments: Any, **fields: Any) -> bool | None:
-    return CompiledRule(rule).matches_decision(read_case(decision(arguments, **fields)))
+    return CompiledRule(rule).matches_decision(read_case(make_decision_record(arguments, **fields)))
 
 
 # -- how much it takes
 
 
 def test_suggests_folder_of_approvals() -> None:
-    found = only(decisions(notes(8)))
+    found = single_suggestion(make_decisions(note_arguments(8)))
     assert found.rule.then == "allow"
     assert found.rule.tools == ["files.write"]
     assert found.rule.callers == ["agent"]
@@ -62,12 +69,12 @@ def test_suggests_folder_of_approvals() -> None:
 
 
 def test_few_decisions_give_no_suggestion() -> None:
-    assert not suggest(decisions(notes(5)), SETTINGS)
+    assert not suggest(make_decisions(note_arguments(5)), SETTINGS)
     assert not suggest([], SETTINGS)
 
 
 def test_suggests_denial_after_rejections() -> None:
-    found = only(decisions(notes(8, "/etc/"), "refuse"))
+    found = single_suggestion(make_decisions(note_arguments(8, "/etc/"), "refuse"))
     assert found.rule.then == "deny"
     assert found.description.startswith(
         'With any value of "content": deny calls of files.write by "agent" without'
@@ -77,38 +84,53 @@ def test_suggests_denial_after_rejections() -> None:
 
 
 def test_reports_exception() -> None:
-    history = decisions(notes(12))
+    history = make_decisions(note_arguments(12))
     exception = msgspec.structs.replace(history[3], verdict="refuse", by="chief")
-    found = only([*history[:3], exception, *history[4:]])
+    found = single_suggestion([*history[:3], exception, *history[4:]])
     assert (found.evidence.agreed, found.evidence.decided) == (11, 12)
     assert found.evidence.last_exception == exception
     assert "last exception on" in found.evidence.summary
 
 
 def test_many_exceptions_prevent_suggestion() -> None:
-    history = decisions(notes(4)) + decisions(notes(2), "refuse") + decisions(notes(8))
+    history = (
+        make_decisions(note_arguments(4))
+        + make_decisions(note_arguments(2), "refuse")
+        + make_decisions(note_arguments(8))
+    )
     assert not suggest(history, SETTINGS)
 
 
 def test_recent_exception_prevents_suggestion() -> None:
-    history = decisions(notes(60)) + decisions(notes(1), "refuse")
+    history = make_decisions(note_arguments(60)) + make_decisions(note_arguments(1), "refuse")
     assert not suggest(history, SETTINGS)
-    assert not suggest(history + decisions(notes(MIN_SINCE_EXCEPTION - 1)), SETTINGS)
-    assert suggest(history + decisions(notes(MIN_SINCE_EXCEPTION)), SETTINGS)
+    assert not suggest(history + make_decisions(note_arguments(MIN_SINCE_EXCEPTION - 1)), SETTINGS)
+    assert suggest(history + make_decisions(note_arguments(MIN_SINCE_EXCEPTION)), SETTINGS)
 
 
 def test_repetition_does_not_raise_score() -> None:
-    flood = [decision(one, time=NOW + number / 100) for number, one in enumerate(notes(1_000))]
+    flood = [
+        make_decision_record(one, time=NOW + number / 100)
+        for number, one in enumerate(note_arguments(1_000))
+    ]
     assert count_limited(one.time for one in flood) == MAX_COUNTED_PER_MINUTE
     assert not suggest(flood, SETTINGS)
     # One approval is decided once, however often it is told.
-    assert not suggest([decision(notes(1)[0], approval="same") for _ in range(50)], SETTINGS)
+    assert not suggest(
+        [make_decision_record(note_arguments(1)[0], approval="same") for _ in range(50)], SETTINGS
+    )
 
 
 def test_flood_does_not_hide_exception() -> None:
-    flood = [decision(one, time=NOW + number / 100) for number, one in enumerate(notes(1_000))]
-    refused = decision(notes(1)[0], "refuse", time=NOW + 11)
-    after = [decision(one, time=NOW + 100 + number) for number, one in enumerate(notes(5))]
+    flood = [
+        make_decision_record(one, time=NOW + number / 100)
+        for number, one in enumerate(note_arguments(1_000))
+    ]
+    refused = make_decision_record(note_arguments(1)[0], "refuse", time=NOW + 11)
+    after = [
+        make_decision_record(one, time=NOW + 100 + number)
+        for number, one in enumerate(note_arguments(5))
+    ]
     bar = AutomationConfig(decisions=6, agreement=0.95)
     assert suggest([*flood, *after], bar)
     assert not suggest([*flood, refused, *after], bar)
@@ -126,13 +148,20 @@ def test_count_limited_applies_to_any_minute() -> None:
 
 def test_suggests_narrowest_rule() -> None:
     """Nearly all were in one folder: the one elsewhere does not open every other."""
-    found = only([decision({"path": "/etc/hosts", "content": "x"}), *decisions(notes(20))])
+    found = single_suggestion(
+        [
+            make_decision_record({"path": "/etc/hosts", "content": "x"}),
+            *make_decisions(note_arguments(20)),
+        ]
+    )
     assert covers(found.rule, {"path": "/etc/hosts", "content": "x"}) is False
     assert covers(found.rule, {"path": "/srv/notes/x", "content": "x"})
 
 
 def test_lists_few_folders() -> None:
-    found = only(decisions(notes(9, "/srv/a/") + notes(9, "/var/b/")))
+    found = single_suggestion(
+        make_decisions(note_arguments(9, "/srv/a/") + note_arguments(9, "/var/b/"))
+    )
     assert covers(found.rule, {"path": "/srv/a/new", "content": "x"})
     assert covers(found.rule, {"path": "/var/b/new", "content": "x"})
     assert covers(found.rule, {"path": "/var/c/new", "content": "x"}) is False
@@ -141,39 +170,41 @@ def test_lists_few_folders() -> None:
 
 def test_narrows_folder_with_exceptions() -> None:
     folders = ["/srv/a/", "/srv/b/", "/srv/c/"]
-    good = [one for folder in folders for one in notes(7, folder)]
-    found = only(decisions(good) + decisions(notes(4, "/srv/secret/"), "refuse"))
+    good = [one for folder in folders for one in note_arguments(7, folder)]
+    found = single_suggestion(
+        make_decisions(good) + make_decisions(note_arguments(4, "/srv/secret/"), "refuse")
+    )
     assert covers(found.rule, {"path": "/srv/a/new", "content": "x"})
     assert covers(found.rule, {"path": "/srv/secret/new", "content": "x"}) is False
 
 
 def test_url_scheme_is_no_folder() -> None:
     urls = [{"url": f"https://h{one}.example/x"} for one in range(20)]
-    assert not suggest(decisions(urls), SETTINGS)
+    assert not suggest(make_decisions(urls), SETTINGS)
     same_host = [{"url": f"https://h.example/{one}"} for one in range(20)]
-    found = only(decisions(same_host))
+    found = single_suggestion(make_decisions(same_host))
     assert covers(found.rule, {"url": "https://h.example/new"})
     assert covers(found.rule, {"url": "https://h.example.evil/new"}) is False
 
 
 def test_lists_few_values() -> None:
-    found = only(decisions({"env": one} for one in ["staging", "test"] * 6))
+    found = single_suggestion(make_decisions({"env": one} for one in ["staging", "test"] * 6))
     assert covers(found.rule, {"env": "test"})
     assert covers(found.rule, {"env": "prod"}) is False
     assert '"env" is one of "staging", "test"' in found.description
 
 
 def test_separates_values_by_verdict() -> None:
-    history = decisions({"env": "staging"} for _ in range(40))
+    history = make_decisions({"env": "staging"} for _ in range(40))
     for verdict in ["approve", "refuse", "refuse"] * 4:
-        history.append(decision({"env": "prod"}, verdict))
-    found = only(history)
+        history.append(make_decision_record({"env": "prod"}, verdict))
+    found = single_suggestion(history)
     assert covers(found.rule, {"env": "staging"})
     assert covers(found.rule, {"env": "prod"}) is False
 
 
 def test_range_ends_at_observed_numbers() -> None:
-    found = only(decisions({"amount": one * 10} for one in range(1, 13)))
+    found = single_suggestion(make_decisions({"amount": one * 10} for one in range(1, 13)))
     assert covers(found.rule, {"amount": 120})
     assert covers(found.rule, {"amount": 121}) is False
     assert covers(found.rule, {"amount": 9}) is False
@@ -183,52 +214,60 @@ def test_range_ends_at_observed_numbers() -> None:
 
 
 def test_unseen_argument_is_not_covered() -> None:
-    found = only(decisions(notes(8)))
+    found = single_suggestion(make_decisions(note_arguments(8)))
     unseen = {"path": "/srv/notes/a", "content": "x", "force": True}
     assert covers(found.rule, unseen) is False
 
 
 def test_rare_argument_is_not_covered() -> None:
-    once = [notes(1)[0] | {"force": False}] * 2
-    found = only(decisions(notes(12)) + decisions(once))
-    assert covers(found.rule, notes(1)[0])
+    once = [note_arguments(1)[0] | {"force": False}] * 2
+    found = single_suggestion(make_decisions(note_arguments(12)) + make_decisions(once))
+    assert covers(found.rule, note_arguments(1)[0])
     assert covers(found.rule, once[0]) is False
 
 
 def test_optional_argument_keeps_its_values() -> None:
-    levels = [one | {"level": ["low", "high"][at % 2]} for at, one in enumerate(notes(6))]
-    found = only(decisions(notes(8)) + decisions(levels))
-    assert covers(found.rule, notes(1)[0])
-    assert covers(found.rule, notes(1)[0] | {"level": "low"})
-    assert covers(found.rule, notes(1)[0] | {"level": "other"}) is False
+    levels = [one | {"level": ["low", "high"][at % 2]} for at, one in enumerate(note_arguments(6))]
+    found = single_suggestion(make_decisions(note_arguments(8)) + make_decisions(levels))
+    assert covers(found.rule, note_arguments(1)[0])
+    assert covers(found.rule, note_arguments(1)[0] | {"level": "low"})
+    assert covers(found.rule, note_arguments(1)[0] | {"level": "other"}) is False
 
 
 def test_prefers_simple_rule_with_slightly_less_coverage() -> None:
-    history = decisions({"env": "test"} for _ in range(40))
-    found = only(history + decisions({"env": "prod"} for _ in range(4)))
+    history = make_decisions({"env": "test"} for _ in range(40))
+    found = single_suggestion(history + make_decisions({"env": "prod"} for _ in range(4)))
     assert covers(found.rule, {"env": "test"})
     assert covers(found.rule, {"env": "prod"}) is False
 
 
 def test_flags_keep_observed_value() -> None:
-    history = [one | {"force": False} for one in notes(8)]
-    found = only(decisions(history))
-    assert covers(found.rule, notes(1)[0] | {"force": False})
-    assert covers(found.rule, notes(1)[0] | {"force": True}) is False
+    history = [one | {"force": False} for one in note_arguments(8)]
+    found = single_suggestion(make_decisions(history))
+    assert covers(found.rule, note_arguments(1)[0] | {"force": False})
+    assert covers(found.rule, note_arguments(1)[0] | {"force": True}) is False
 
 
 def test_names_only_frequent_callers() -> None:
-    history = decisions(notes(8)) + decisions(notes(8), caller="robot")
-    found = only([*history, decision(notes(1)[0], caller="stranger")])
+    history = make_decisions(note_arguments(8)) + make_decisions(note_arguments(8), caller="robot")
+    found = single_suggestion(
+        [*history, make_decision_record(note_arguments(1)[0], caller="stranger")]
+    )
     assert found.rule.callers == ["agent", "robot"]
-    everybody = [decision(one, caller=f"c{at % 9}") for at, one in enumerate(notes(36))]
-    assert only(everybody).rule.callers == [f"c{one}" for one in range(9)]
-    crowd = [decision(one, caller=f"c{at % 21}") for at, one in enumerate(notes(84))]
+    everybody = [
+        make_decision_record(one, caller=f"c{at % 9}") for at, one in enumerate(note_arguments(36))
+    ]
+    assert single_suggestion(everybody).rule.callers == [f"c{one}" for one in range(9)]
+    crowd = [
+        make_decision_record(one, caller=f"c{at % 21}") for at, one in enumerate(note_arguments(84))
+    ]
     assert not suggest(crowd, SETTINGS)
 
 
 def test_separates_callers_by_verdict() -> None:
-    history = decisions(notes(8)) + decisions(notes(8), "refuse", caller="robot")
+    history = make_decisions(note_arguments(8)) + make_decisions(
+        note_arguments(8), "refuse", caller="robot"
+    )
     found = {one.rule.then: one.rule.callers for one in suggest(history, SETTINGS)}
     assert found == {"allow": ["agent"], "deny": ["robot"]}
 
@@ -261,65 +300,67 @@ ELSEWHERE = {"path": "/etc/passwd", "content": "x"}
 @pytest.mark.parametrize("times", [1, 2, 3, 6])
 def test_odd_approved_calls_do_not_widen_rule(odd: dict[str, Any], times: int) -> None:
     """Of ten good ones, and some that are made to blur what they have in common."""
-    history = decisions(notes(10)) + decisions([odd] * times)
+    history = make_decisions(note_arguments(10)) + make_decisions([odd] * times)
     for found in suggest(history, SETTINGS):
         if "path" in odd:
             assert covers(found.rule, ELSEWHERE) is not True
             assert "path" not in found.rule.open
-        assert covers(found.rule, notes(1)[0] | {"force": True}) is not True
+        assert covers(found.rule, note_arguments(1)[0] | {"force": True}) is not True
         assert covers(found.rule, ELSEWHERE | {"force": True}) is not True
-    assert any(covers(found.rule, notes(1)[0]) for found in suggest(history, SETTINGS))
+    assert any(covers(found.rule, note_arguments(1)[0]) for found in suggest(history, SETTINGS))
 
 
 def test_ambiguous_paths_give_no_rule() -> None:
     for odd in ("%20", "..", "\\"):
-        history = decisions({"path": f"/srv/notes/a{odd}{one}"} for one in range(20))
+        history = make_decisions({"path": f"/srv/notes/a{odd}{one}"} for one in range(20))
         assert not suggest(history, SETTINGS)
 
 
 def test_hidden_long_paths_do_not_widen_rule() -> None:
     """They are all hidden, all different, and have everything else in common."""
     long = [{"path": f"/srv/{'x' * 2_000}{one}", "content": "x"} for one in range(9)]
-    for found in suggest(decisions(notes(10)) + decisions(long), SETTINGS):
+    for found in suggest(make_decisions(note_arguments(10)) + make_decisions(long), SETTINGS):
         assert covers(found.rule, ELSEWHERE) is not True
 
 
 def test_long_prose_is_open() -> None:
-    long = [one | {"content": f"{at} and so on " * 200} for at, one in enumerate(notes(9))]
-    found = only(decisions(long) + decisions(notes(2)))
+    long = [one | {"content": f"{at} and so on " * 200} for at, one in enumerate(note_arguments(9))]
+    found = single_suggestion(make_decisions(long) + make_decisions(note_arguments(2)))
     assert covers(found.rule, {"path": "/srv/notes/new", "content": "x" * 5_000})
     assert covers(found.rule, ELSEWHERE) is False
     assert found.description.startswith('With any value of "content": allow')
 
 
 def test_long_machine_text_is_not_open() -> None:
-    long = [one | {"content": f"{at}" * 2_000} for at, one in enumerate(notes(9))]
-    assert not suggest(decisions(long), SETTINGS)
+    long = [one | {"content": f"{at}" * 2_000} for at, one in enumerate(note_arguments(9))]
+    assert not suggest(make_decisions(long), SETTINGS)
 
 
 def test_constant_unusable_value_gives_no_rule() -> None:
     same = {"path": "/srv/notes/a", "options": {"list": ["x" * 100] * 9}}
-    assert not suggest(decisions([same] * 20), SETTINGS)
+    assert not suggest(make_decisions([same] * 20), SETTINGS)
 
 
 # -- what never becomes a rule
 
 
 def test_irreversible_needs_explicit_option() -> None:
-    history = decisions(notes(9), effect="irreversible") + decisions(notes(9), effect="")
+    history = make_decisions(note_arguments(9), effect="irreversible") + make_decisions(
+        note_arguments(9), effect=""
+    )
     assert not suggest(history, SETTINGS)
-    found = only(history, irreversible=True)
+    found = single_suggestion(history, irreversible=True)
     assert found.rule.irreversible
     assert "cannot be undone" in found.description
-    mixed = decisions(notes(3)) + history
+    mixed = make_decisions(note_arguments(3)) + history
     assert not suggest(mixed, SETTINGS)
 
 
 def test_secrets_are_no_conditions() -> None:
     secret = "hunter2-hunter2"
-    history = decisions({"env": "test", "password": secret} for _ in range(9))
+    history = make_decisions({"env": "test", "password": secret} for _ in range(9))
     assert not suggest(history, SETTINGS)
-    found = only(history + decisions({"env": "test"} for _ in range(9)))
+    found = single_suggestion(history + make_decisions({"env": "test"} for _ in range(9)))
     assert secret not in msgspec.json.encode(found).decode()
     assert MASK not in (found.rule.when or "")
     assert covers(found.rule, {"env": "test"})
@@ -327,57 +368,65 @@ def test_secrets_are_no_conditions() -> None:
 
 
 def test_accepted_rule_is_not_suggested_again() -> None:
-    history = decisions(notes(9))
-    found = only(history)
+    history = make_decisions(note_arguments(9))
+    found = single_suggestion(history)
     assert not suggest(history, SETTINGS, accepted=[found.rule])
-    assert only(history, accepted=[LearnedRule(name="x", then="allow", tools=["a.b"])]) == found
+    assert (
+        single_suggestion(history, accepted=[LearnedRule(name="x", then="allow", tools=["a.b"])])
+        == found
+    )
 
 
 def test_equal_decisions_give_equal_suggestion() -> None:
-    history = decisions(notes(9))
-    found = only(history)
-    assert only(list(reversed(history))) == found
+    history = make_decisions(note_arguments(9))
+    found = single_suggestion(history)
+    assert single_suggestion(list(reversed(history))) == found
     assert found.id.isidentifier()
-    assert only([*history, *decisions(notes(2))]).id == found.id
+    assert single_suggestion([*history, *make_decisions(note_arguments(2))]).id == found.id
 
 
 def test_quotes_caller_names() -> None:
     name = 'agent" or "admin\u202e\n'
-    found = only(decisions(notes(8), caller=name))
+    found = single_suggestion(make_decisions(note_arguments(8), caller=name))
     assert found.description.isprintable()
     assert found.rule.callers == [name]
 
 
 def test_searches_patterns_in_newest_decisions() -> None:
     many = AutomationConfig(decisions=20)
-    older = [decision({"path": f"/var/log/{one}", "content": "x"}) for one in range(1_000)]
-    newer = [decision(one, caller=f"c{at % 3}") for at, one in enumerate(notes(5_000))]
+    older = [
+        make_decision_record({"path": f"/var/log/{one}", "content": "x"}) for one in range(1_000)
+    ]
+    newer = [
+        make_decision_record(one, caller=f"c{at % 3}")
+        for at, one in enumerate(note_arguments(5_000))
+    ]
     [found] = suggest(older + newer, many)
     assert '"/srv/notes/"' in found.description
 
 
 def test_evidence_uses_all_decisions() -> None:
     many = AutomationConfig(decisions=20)
-    refused = decision(notes(1)[0], "refuse", by="chief")
-    history = [refused, *decisions(notes(6_000))]
+    refused = make_decision_record(note_arguments(1)[0], "refuse", by="chief")
+    history = [refused, *make_decisions(note_arguments(6_000))]
     [found] = suggest(history, many)
     assert (found.evidence.agreed, found.evidence.decided) == (6_000, 6_001)
     assert found.evidence.last_exception == refused
     result = replay(found.rule, history)
     assert (result.same, result.other) == (6_000, 1)
     # So often refused before, it is no pattern, however long ago that was.
-    assert not suggest(decisions(notes(200), "refuse") + decisions(notes(5_000)), many)
+    assert not suggest(
+        make_decisions(note_arguments(200), "refuse") + make_decisions(note_arguments(5_000)), many
+    )
 
 
 # -- whatever the past was
 
 
 @settings(deadline=None)
-@given(pasts())
+@given(histories())
 @pytest.mark.parametrize("irreversible", [False, True])
-def test_suggestion_agrees_with_past(
-    irreversible: bool, history: list[HumanDecision]
-) -> None:
+def test_suggestion_agrees_with_past(irreversible: bool, history: list[HumanDecision]) -> None:
     bar = AutomationConfig(decisions=4, agreement=0.8)
     for found in suggest(history, bar, irreversible=irreversible):
         # It can be accepted as it is.

@@ -16,7 +16,7 @@ from mcp import Client
 
 from tests.support.command_line import DEMO, CommandLine, NodeProcess
 from tests.support.waiting import HANG_TIMEOUT, wait_until
-from tests.tree.ax_list import list_for_ax
+from tests.tree.ax_list import list_ax_tools
 
 INTERVAL = 0.5
 LEVELS = ("root", "region", "site", "cell")
@@ -56,7 +56,7 @@ def availability(node: NodeProcess) -> dict[str, str]:
     """Every tool that the node lists, and what it says of its availability."""
 
     async def ask() -> dict[str, str]:
-        tools = await list_for_ax(node.url)
+        tools = await list_ax_tools(node.url)
         return {
             name: item["_meta"]["x-mcpax-capability"]["availability"]
             for name, item in tools.items()

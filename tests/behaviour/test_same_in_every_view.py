@@ -20,7 +20,7 @@ from tests.behaviour.test_unannotated_tools import WEATHER, Weather
 from tests.behaviour.topic_office import NODE, TOPIC, rpc, token
 from tests.support.command_line import CommandLine
 from tests.support.node import NodeThread
-from tests.topics.peers import joined
+from tests.topics.peers import join_topic
 
 Outcome = Callable[[str, dict[str, Any]], str]
 """Calls a tool: `waits`, or `runs`."""
@@ -140,7 +140,7 @@ def in_topic(folder: Path, ledger: Path) -> Iterator[Outcome]:
 
     async def say(tool: str, arguments: dict[str, Any]) -> str:
         url = f"ws://{node.host}/ws?topic={TOPIC}"
-        async with joined(url, token("caller")) as peer:
+        async with join_topic(url, token("caller")) as peer:
             payload = rpc("tools/call", {"name": f"weather.{tool}", "arguments": arguments})
             kind = f"mcp/request:tools/call:weather.{tool}"
             request = await peer.say(kind, payload, to=[NODE])

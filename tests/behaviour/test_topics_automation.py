@@ -23,8 +23,8 @@ from interlock.automation.suggestion import suggest
 from tests.support.command_line import CommandLine
 from tests.support.offerings import definition, offer
 from tests.support.waiting import wait_until
-from tests.topics.node.node_topic import PROPOSES, Guest, Table
-from tests.topics.peers import Envelope, Peer, joined
+from tests.topics.node.node_topic import PROPOSES, NodeTopic, ScriptedParticipant
+from tests.topics.peers import Envelope, WebSocketParticipant, join_topic
 from tests.trust.decision_steps import learned_step
 
 pytestmark = pytest.mark.feature("topics", "automation")
@@ -37,7 +37,7 @@ BY_A_RULE = {"by": "policy", "proof": "learned"}
 # -- in one process
 
 
-class Supervised(Table):
+class Supervised(NodeTopic):
     """A topic whose node remembers what its clerk decides."""
 
     def __init__(self, folder: Path) -> None:
@@ -64,7 +64,7 @@ class Supervised(Table):
         self.memory.close()
 
 
-def propose(proposer: Guest, path: str) -> str:
+def propose(proposer: ScriptedParticipant, path: str) -> str:
     return proposer.propose("s.write_file", {"path": path, "content": "x"})
 
 
@@ -213,7 +213,7 @@ class Office:
         await asyncio.to_thread(self.node.wait_for_line, "config reloaded: .*policy")
 
 
-async def propose_write(peer: Peer, path: Path) -> tuple[str, Envelope]:
+async def propose_write(peer: WebSocketParticipant, path: Path) -> tuple[str, Envelope]:
     """What is proposed, and the first that is heard of it."""
     params = {"name": "files.write_file", "arguments": {"path": str(path), "content": "hello"}}
     id = await peer.say(
@@ -224,7 +224,7 @@ async def propose_write(peer: Peer, path: Path) -> tuple[str, Envelope]:
     return id, await peer.until(lambda one: one.get("correlation_id") == id)
 
 
-async def assert_fulfilled(peer: Peer, fulfilment: Envelope) -> None:
+async def assert_fulfilled(peer: WebSocketParticipant, fulfilment: Envelope) -> None:
     assert fulfilment["kind"] == "mcp/request:tools/call:files.write_file"
     response = await peer.until(lambda one: one.get("correlation_id") == fulfilment["id"])
     assert response["payload"]["result"]["content"][0]["text"] == "written"
@@ -235,7 +235,7 @@ def test_rule_is_learned_accepted_and_reverted(world: CommandLine) -> None:
     office = Office(world)
 
     async def run() -> None:
-        async with joined(office.url, TOKEN) as peer:
+        async with join_topic(office.url, TOKEN) as peer:
             for number in range(5):
                 _, word = await propose_write(peer, office.notes / f"{number}.md")
                 assert word["kind"] == "chat"

@@ -19,7 +19,7 @@ from tests.behaviour.topic_rooms import (
     player,
     running_place,
 )
-from tests.topics.peers import Peer
+from tests.topics.peers import WebSocketParticipant
 
 pytestmark = [pytest.mark.feature("topics"), pytest.mark.timeout(1800)]
 
@@ -237,7 +237,7 @@ def test_messages_are_routed(place: Place, play: Play) -> None:
         marker = await boss.chat("end")
         said = [to_worker, to_agent, sample["id"], empty]
 
-        async def heard_by(peer: Peer) -> list[str]:
+        async def heard_by(peer: WebSocketParticipant) -> list[str]:
             return [item["id"] for item in await peer.all_until(marker) if item["from"] == boss.id]
 
         # There is no secrecy: who wants to hear everything does.

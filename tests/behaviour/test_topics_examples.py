@@ -21,7 +21,7 @@ from tests.behaviour.topic_rooms import (
     player,
     running_place,
 )
-from tests.topics.peers import Peer
+from tests.topics.peers import WebSocketParticipant
 
 pytestmark = [pytest.mark.feature("topics"), pytest.mark.timeout(1800)]
 
@@ -51,7 +51,7 @@ def result(id: int = 44) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": id, "result": {"content": content}}
 
 
-async def proposed_by(agent: Peer) -> str:
+async def proposed_by(agent: WebSocketParticipant) -> str:
     return await agent.say(PROPOSAL, {"method": "tools/call", "params": PARAMS}, to=["worker"])
 
 

@@ -23,7 +23,7 @@ from tests.behaviour.topic_rooms import (
     player,
     running_place,
 )
-from tests.topics.peers import HANG_TIMEOUT, Peer
+from tests.topics.peers import HANG_TIMEOUT, WebSocketParticipant
 
 pytestmark = [pytest.mark.feature("topics"), pytest.mark.timeout(1800)]
 
@@ -38,7 +38,7 @@ def play(request: pytest.FixtureRequest, place: Place) -> Play:
     return player(place, request.param)
 
 
-def invalid_messages(peer: Peer) -> list[tuple[str, str]]:
+def invalid_messages(peer: WebSocketParticipant) -> list[tuple[str, str]]:
     """What it may not send, and the error that comes of it."""
 
     def changed(**members: Any) -> str:
@@ -81,7 +81,7 @@ def invalid_messages(peer: Peer) -> list[tuple[str, str]]:
     ]
 
 
-def described_errors(peer: Peer) -> list[tuple[str, str, str]]:
+def described_errors(peer: WebSocketParticipant) -> list[tuple[str, str, str]]:
     """One of each class of what is bad: the text, the error, and what its message has to say."""
 
     def changed(**members: Any) -> str:

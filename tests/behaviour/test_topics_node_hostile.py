@@ -15,7 +15,7 @@ import pytest
 
 from tests.behaviour.topic_office import NODE, PRESS, Office, propose_press, receive_fulfilment, rpc
 from tests.support.command_line import CommandLine
-from tests.topics.peers import Envelope, Peer
+from tests.topics.peers import Envelope, WebSocketParticipant
 
 pytestmark = pytest.mark.feature("topics")
 
@@ -43,7 +43,7 @@ def new_office(tmp_path: Path) -> Iterator[Office]:
         world.close()
 
 
-async def answer(peer: Peer, about: str) -> Envelope:
+async def answer(peer: WebSocketParticipant, about: str) -> Envelope:
     """What the node says about a message."""
     message = await peer.until(lambda one: one.get("correlation_id") == about)
     assert message["from"] == NODE
@@ -174,7 +174,7 @@ def without_clock(approval: dict[str, Any]) -> dict[str, Any]:
     return {key: approval[key] for key in approval.keys() - {"now", "seconds_left"}}
 
 
-async def expect_reuse_notice(peer: Peer, id: str) -> None:
+async def expect_reuse_notice(peer: WebSocketParticipant, id: str) -> None:
     """In words, and about no message: the answer to that id was given to whoever had it first."""
     message = await peer.until(lambda one: one["from"] == NODE and one.get("to") == [peer.id])
     assert message["kind"] == "chat"

@@ -16,9 +16,9 @@ import pytest
 from interlock.errors import InterlockError
 from interlock.topics.client import Chat, Event, Participant, Proposal, SendError
 from tests.behaviour.topic_rooms import LIBRARIES, TOKENS, Joins, Place, Play, player, running_place
-from tests.topics.client.small_gateway import HANG_TIMEOUT, Gateway, gateway
-from tests.topics.client.two_gateways import until
-from tests.topics.peers import Envelope, Peer
+from tests.topics.client.small_gateway import HANG_TIMEOUT, SmallGateway, small_gateway
+from tests.topics.client.two_gateways import wait_until
+from tests.topics.peers import Envelope, WebSocketParticipant
 
 pytestmark = [pytest.mark.feature("topics"), pytest.mark.timeout(1800)]
 
@@ -85,7 +85,9 @@ def result(request: Envelope, text: str = "done") -> Envelope:
     return {"jsonrpc": "2.0", "id": request["payload"]["id"], "result": {"content": content}}
 
 
-async def ask(peer: Peer, kind: str, payload: Envelope, to: str = "worker") -> Envelope:
+async def ask(
+    peer: WebSocketParticipant, kind: str, payload: Envelope, to: str = "worker"
+) -> Envelope:
     """What is answered."""
     request = await peer.say(kind, payload, to=[to])
     return await peer.until(lambda one: one.get("correlation_id") == request)
@@ -115,7 +117,7 @@ def invalid_envelopes() -> list[str]:
 @pytest.mark.spec("MX-8.2-1")
 @pytest.mark.parametrize("text", invalid_envelopes())
 def test_malformed_envelope_is_ignored(text: str) -> None:
-    async def test(made: Gateway) -> None:
+    async def test(made: SmallGateway) -> None:
         worker = Clerk(Participant(made.url, topic="room", token="t-worker"))
         async with worker.participant.connected():
             await made.tell("worker", text)
@@ -134,7 +136,7 @@ def test_malformed_envelope_is_ignored(text: str) -> None:
 
 
 async def run_with_gateway(test: Any, **capabilities: tuple[str, ...]) -> None:
-    async with asyncio.timeout(HANG_TIMEOUT), gateway(capabilities) as made:
+    async with asyncio.timeout(HANG_TIMEOUT), small_gateway(capabilities) as made:
         await test(made)
 
 
@@ -339,7 +341,7 @@ def test_proposals_are_recognised(place: Place, play: Play) -> None:
             kind = "mcp/proposal:tools/call:write"
             proposal = await agent.say(kind, payload, to=["worker"])
             await agent.chat("end")
-            await until(events, lambda event: isinstance(event.content, Chat))
+            await wait_until(events, lambda event: isinstance(event.content, Chat))
             assert by_kind == [proposal]
             [content] = by_type
             assert (content.id, content.proposer, content.to) == (proposal, "agent", ("worker",))
@@ -362,7 +364,7 @@ def test_fulfilled_proposal_is_sent_to_target(place: Place, play: Play) -> None:
             await wait_for_participants(boss, "agent", "worker")
             payload = {"method": "tools/call", "params": PARAMS}
             proposal = await agent.say("mcp/proposal:tools/call:write", payload, to=["worker"])
-            await until(events, lambda event: event.id == proposal)
+            await wait_until(events, lambda event: event.id == proposal)
             fulfilling = asyncio.create_task(boss.fulfil(proposal))
             request = await worker.until(CALL_WRITE)
             assert (request["from"], request["to"]) == ("supervisor", ["worker"])
@@ -405,7 +407,7 @@ def test_welcome_sets_identity_and_capabilities(place: Place, play: Play) -> Non
             assert not agent.can_send(CALL_WRITE)
             # A later welcome, when somebody gives it more.
             await place.change("agent", topic, add=["mcp/request:tools/*"], remove=[])
-            await until(events, lambda event: event.kind == "system/welcome")
+            await wait_until(events, lambda event: event.kind == "system/welcome")
             assert "mcp/request:tools/*" in agent.capabilities
             assert agent.can_send(CALL_WRITE)
 
@@ -426,7 +428,7 @@ def test_presence_is_tracked(place: Place, play: Play) -> None:
             boss = await join(topic, "supervisor")
             await wait_for_participants(worker, "supervisor")
             await agent.socket.close()
-            await until(
+            await wait_until(
                 events,
                 lambda event: event.kind == "system/presence" and event.content.event == "leave",
             )
@@ -439,7 +441,7 @@ def test_presence_is_tracked(place: Place, play: Play) -> None:
 def test_unpermitted_message_is_not_sent() -> None:
     """The gateway made by hand refuses nothing: what it heard is what was on the wire."""
 
-    async def test(made: Gateway) -> None:
+    async def test(made: SmallGateway) -> None:
         agent = Participant(made.url, topic="room", token="t-agent")
         async with (
             Participant(made.url, topic="room", token="t-worker").connected(),

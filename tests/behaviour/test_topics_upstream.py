@@ -17,7 +17,7 @@ from mcp.shared._httpx_utils import create_mcp_http_client
 
 from tests.behaviour.topic_rooms import LIBRARIES, TOKENS, Joins, Place, Play, player
 from tests.support.command_line import CommandLine
-from tests.topics.peers import Envelope, Peer
+from tests.topics.peers import Envelope, WebSocketParticipant
 
 pytestmark = [pytest.mark.feature("topics"), pytest.mark.timeout(1800)]
 
@@ -70,7 +70,7 @@ def play(request: pytest.FixtureRequest, place: Plant) -> Play:
 class Server:
     """An MCP server in a room, envelope by envelope. Calls of its tool are left to the test."""
 
-    def __init__(self, peer: Peer) -> None:
+    def __init__(self, peer: WebSocketParticipant) -> None:
         self.peer = peer
         self.calls: asyncio.Queue[Envelope] = asyncio.Queue()
 

@@ -15,8 +15,8 @@ import pytest
 from interlock.topics.client import Events, Participant
 from interlock.topics.wire.threads import MAX_MESSAGES
 from tests.behaviour.topic_rooms import LIBRARIES, TOKENS, Joins, Place, Play, player, running_place
-from tests.topics.client.two_gateways import until
-from tests.topics.peers import Envelope, Peer
+from tests.topics.client.two_gateways import wait_until
+from tests.topics.peers import Envelope, WebSocketParticipant
 
 pytestmark = [pytest.mark.feature("topics"), pytest.mark.timeout(1800)]
 
@@ -59,7 +59,7 @@ def proposal_of(text: str) -> Envelope:
     return {"method": "tools/call", "params": params(text)}
 
 
-async def wait_for_all(events: Events, *peers: Peer) -> None:
+async def wait_for_all(events: Events, *peers: WebSocketParticipant) -> None:
     """Until everything that they said so far was heard."""
     ends = {await peer.chat("end") for peer in peers}
     while ends:
@@ -109,7 +109,7 @@ def test_id_of_running_request_is_not_reusable(place: Place, play: Play) -> None
             events = worker.events()
             boss, other = await join(topic, "supervisor"), await join(topic, "administrator")
             request = await boss.say(kind, payload, to=["worker"])
-            await until(events, lambda event: event.id == request)
+            await wait_until(events, lambda event: event.id == request)
             await other.say(REQUEST, call("mine", 7), to=["worker"], id=request)
             await wait_for_all(events, other)
             go.set()
@@ -134,7 +134,7 @@ def test_id_of_proposal_is_not_reusable(place: Place, play: Play) -> None:
             agent, other = await join(topic, "agent"), await join(topic, "administrator")
             worker = await join(topic, "worker")
             proposal = await agent.say(PROPOSAL, proposal_of("harmless"), to=["worker"])
-            message = await until(events, lambda event: event.id == proposal)
+            message = await wait_until(events, lambda event: event.id == proposal)
             tracked = boss.proposals[proposal]
             await agent.say(PROPOSAL, proposal_of("harmful"), to=["worker"], id=proposal)
             await agent.say(PROPOSAL, proposal_of("harmless"), to=["administrator"], id=proposal)

@@ -21,7 +21,7 @@ from joserfc.jwk import OKPKey
 
 from tests.support.command_line import CommandLine
 from tests.support.waiting import HANG_TIMEOUT
-from tests.topics.peers import Envelope, Peer, joined
+from tests.topics.peers import Envelope, WebSocketParticipant, join_topic
 from tests.trust.approvals.gated import sign
 
 LEDGER = Path(__file__).parent / "servers" / "ledger.py"
@@ -92,11 +92,12 @@ class Office:
         return [json.loads(line) for line in result.stdout.splitlines()]
 
     @asynccontextmanager
-    async def everybody(self) -> AsyncIterator[dict[str, Peer]]:
+    async def everybody(self) -> AsyncIterator[dict[str, WebSocketParticipant]]:
         async with AsyncExitStack() as stack:
             url = f"ws{self.base.removeprefix('http')}/ws?topic={TOPIC}"
             peers = {
-                name: await stack.enter_async_context(joined(url, token(name))) for name in NAMES
+                name: await stack.enter_async_context(join_topic(url, token(name)))
+                for name in NAMES
             }
             for name, peer in peers.items():
                 await peer.until(
@@ -137,7 +138,7 @@ def rpc(method: str, params: Any, id: int = 1) -> Envelope:
 
 
 async def receive_everywhere(
-    peers: dict[str, Peer], wanted: Callable[[Envelope], bool]
+    peers: dict[str, WebSocketParticipant], wanted: Callable[[Envelope], bool]
 ) -> Envelope:
     """The message that is wanted: the same for everybody."""
     first, *others = [await peer.until(wanted) for peer in peers.values()]
@@ -145,7 +146,9 @@ async def receive_everywhere(
     return first
 
 
-async def propose_press(office: Office, peers: dict[str, Peer]) -> tuple[str, dict[str, Any]]:
+async def propose_press(
+    office: Office, peers: dict[str, WebSocketParticipant]
+) -> tuple[str, dict[str, Any]]:
     """The proposer proposes to the node; its id, and what the inbox shows of it."""
     proposal = await peers["proposer"].say(
         "mcp/proposal:tools/call:ledger.press",
@@ -162,7 +165,9 @@ async def propose_press(office: Office, peers: dict[str, Peer]) -> tuple[str, di
     return proposal, shown
 
 
-async def receive_fulfilment(peers: dict[str, Peer], proposal: str) -> tuple[Envelope, Envelope]:
+async def receive_fulfilment(
+    peers: dict[str, WebSocketParticipant], proposal: str
+) -> tuple[Envelope, Envelope]:
     """The fulfilment and its response, as everybody sees them."""
 
     def request(one: Envelope) -> bool:

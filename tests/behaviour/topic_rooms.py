@@ -23,7 +23,7 @@ from websockets.exceptions import InvalidStatus
 from interlock.topics.config import TopicsConfig
 from tests.conformance import fetched
 from tests.support.node import NodeThread
-from tests.topics.peers import HANG_TIMEOUT, Peer
+from tests.topics.peers import HANG_TIMEOUT, WebSocketParticipant
 
 WS = "ws@8.22.2"
 CLIENT = Path(__file__).parent / "clients" / "topic_client.mjs"
@@ -94,7 +94,9 @@ class JoinRejected(Exception):
 class Joins(Protocol):
     """How participants of one library come in. Raises Refused."""
 
-    async def __call__(self, topic: str, name: str | None, more: str = "") -> Peer: ...
+    async def __call__(
+        self, topic: str, name: str | None, more: str = ""
+    ) -> WebSocketParticipant: ...
 
 
 class Place:
@@ -126,7 +128,7 @@ class Place:
 async def by_websockets(place: Place) -> AsyncIterator[Joins]:
     async with AsyncExitStack() as stack:
 
-        async def join(topic: str, name: str | None, more: str = "") -> Peer:
+        async def join(topic: str, name: str | None, more: str = "") -> WebSocketParticipant:
             headers = {} if name is None else {"Authorization": f"Bearer {TOKENS.get(name, name)}"}
             opening = connect(
                 place.url(topic, more),
@@ -139,7 +141,7 @@ async def by_websockets(place: Place) -> AsyncIterator[Joins]:
                 socket = await stack.enter_async_context(opening)
             except InvalidStatus as refused:
                 raise JoinRejected(refused.response.status_code) from None
-            return await Peer(socket).begin()
+            return await WebSocketParticipant(socket).begin()
 
         yield join
 
@@ -217,14 +219,14 @@ async def by_ws(place: Place) -> AsyncIterator[Joins]:
             message = json.loads(line)
             sockets[message["name"]].take(message)
 
-    async def join(topic: str, name: str | None, more: str = "") -> Peer:
+    async def join(topic: str, name: str | None, more: str = "") -> WebSocketParticipant:
         known = f"{name}-{next(numbers)}"
         socket = sockets[known] = _NpmSocket(tell, known)
         token = None if name is None else TOKENS.get(name, name)
         tell({"open": known, "url": place.url(topic, more), "token": token})
         async with asyncio.timeout(HANG_TIMEOUT):
             await socket.opened
-        return await Peer(socket).begin()
+        return await WebSocketParticipant(socket).begin()
 
     reading = asyncio.ensure_future(read())
     try:

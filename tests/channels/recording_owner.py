@@ -7,7 +7,7 @@ import asyncio
 from interlock.channels.channel import Channel
 
 
-class Ear:
+class RecordingOwner:
     def __init__(self, channel: Channel) -> None:
         self.messages: list[bytes] = []
         self.closed: list[str] = []

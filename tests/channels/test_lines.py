@@ -18,10 +18,10 @@ from interlock.channels.dial import dial
 from interlock.channels.lines import LinesChannel, LinesServerProtocol
 from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
 from tests.channels.conftest import Run
-from tests.channels.recording_owner import Ear
+from tests.channels.recording_owner import RecordingOwner
 
 
-class Listening:
+class LineListener:
     """A server on a Unix socket, and who came to it."""
 
     def __init__(self, path: Path) -> None:
@@ -36,10 +36,10 @@ class Listening:
 
 
 @asynccontextmanager
-async def listening(folder: Path, max_message: int = 1_000_000) -> AsyncIterator[Listening]:
+async def listening(folder: Path, max_message: int = 1_000_000) -> AsyncIterator[LineListener]:
     # A socket's path may not be long.
     path = folder / "s"
-    there = Listening(path)
+    there = LineListener(path)
     make = partial(LinesServerProtocol, there.accept, label="child", max_message=max_message)
     server = await asyncio.get_running_loop().create_unix_server(make, str(path))
     try:
@@ -48,7 +48,7 @@ async def listening(folder: Path, max_message: int = 1_000_000) -> AsyncIterator
         server.close()
 
 
-class NeverReads(asyncio.Protocol):
+class UnreadingProtocol(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         cast("asyncio.ReadTransport", transport).pause_reading()
 
@@ -58,7 +58,7 @@ def test_sends_messages_both_ways(run: Run, tmp_path: Path) -> None:
         async with listening(tmp_path) as there:
             ours: Channel = await dial(there.url)
             theirs: Channel = await there.next()
-            our_ear, their_ear = Ear(ours), Ear(theirs)
+            our_ear, their_ear = RecordingOwner(ours), RecordingOwner(theirs)
             sent = [b'{"a":1}', b"x" * 500_000, b'{\n"a":\r\n2}']
             for payload in sent:
                 ours.send(payload)
@@ -88,8 +88,8 @@ def test_too_long_message_closes_channel(run: Run, tmp_path: Path) -> None:
     async def test() -> None:
         async with listening(tmp_path, max_message=100) as there:
             ours = await dial(there.url)
-            their_ear = Ear(await there.next())
-            our_ear = Ear(ours)
+            their_ear = RecordingOwner(await there.next())
+            our_ear = RecordingOwner(ours)
             ours.send(b"x" * 100)
             ours.send(b"x" * 101)
             ours.send(b"never")
@@ -101,16 +101,14 @@ def test_too_long_message_closes_channel(run: Run, tmp_path: Path) -> None:
     run(test())
 
 
-def test_closes_unread_channel(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_closes_unread_channel(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lines, "MAX_UNREAD_BYTES", 1024 * 1024)
 
     async def test() -> None:
         path = tmp_path / "s"
-        server = await asyncio.get_running_loop().create_unix_server(NeverReads, str(path))
+        server = await asyncio.get_running_loop().create_unix_server(UnreadingProtocol, str(path))
         ours = await dial(f"unix://{path}")
-        ear = Ear(ours)
+        ear = RecordingOwner(ours)
         for _ in range(100):
             ours.send(b"x" * 1_000_000)
             await asyncio.sleep(0)
@@ -129,9 +127,9 @@ def test_close_does_not_wait_for_unread_peer(
 
     async def test() -> None:
         path = tmp_path / "s"
-        server = await asyncio.get_running_loop().create_unix_server(NeverReads, str(path))
+        server = await asyncio.get_running_loop().create_unix_server(UnreadingProtocol, str(path))
         ours = await dial(f"unix:{path}")
-        ear = Ear(ours)
+        ear = RecordingOwner(ours)
         ours.send(b"x" * 10_000_000)
         ours.close()
         await ours.wait_closed()
@@ -155,7 +153,7 @@ def test_missing_listener_is_unavailable(run: Run, tmp_path: Path) -> None:
 # -- over anything
 
 
-class Bytes:
+class FedChannel:
     """What a channel runs on, in a test's hands."""
 
     def __init__(self, unread: int = 0) -> None:
@@ -172,11 +170,11 @@ class Bytes:
 
 
 async def test_reads_lines_from_fed_bytes() -> None:
-    under = Bytes()
+    under = FedChannel()
     channel = under.channel
     channel.feed(b'{"before')
     channel.feed(b'"}\n')
-    ear = Ear(channel)
+    ear = RecordingOwner(channel)
     channel.feed(b"two\nthree\r\n\nfo")
     assert ear.messages == [b'{"before"}', b"two", b"three"]
     channel.send(b"a\nb")
@@ -196,8 +194,8 @@ async def test_reads_lines_from_fed_bytes() -> None:
 
 
 async def test_close_notifies_owner_of_bytes() -> None:
-    under = Bytes()
-    ear = Ear(under.channel)
+    under = FedChannel()
+    ear = RecordingOwner(under.channel)
     under.channel.close()
     assert under.hung_up == [False]
     under.channel.feed(b"late\n")
@@ -205,8 +203,8 @@ async def test_close_notifies_owner_of_bytes() -> None:
     under.channel.on_end()
     assert ear.closed == ["it was closed by this side"]
 
-    stuck = Bytes(unread=64 * 1024 * 1024 + 1)
-    ear = Ear(stuck.channel)
+    stuck = FedChannel(unread=64 * 1024 * 1024 + 1)
+    ear = RecordingOwner(stuck.channel)
     stuck.channel.send(b"one too many")
     assert (stuck.written, stuck.hung_up, stuck.channel.is_open) == ([], [True], False)
     stuck.channel.on_end()
@@ -214,7 +212,7 @@ async def test_close_notifies_owner_of_bytes() -> None:
 
 
 def test_closed_owner_gets_no_second_message() -> None:
-    under = Bytes()
+    under = FedChannel()
     heard: list[bytes] = []
     under.channel.feed(b"one\ntwo\n")
 
@@ -228,7 +226,7 @@ def test_closed_owner_gets_no_second_message() -> None:
 
 
 def test_late_owner_gets_events_in_order() -> None:
-    under = Bytes()
+    under = FedChannel()
     told: list[str] = []
     under.channel.feed(b"one\n")
     under.channel.on_end("it went away")

@@ -29,7 +29,7 @@ def serve(exchange: HttpExchange) -> None:
     exchange.respond(200, b"{}")
 
 
-class Listening:
+class TlsListener:
     """The node's listener, with TLS."""
 
     def __init__(self, http: HttpServer) -> None:
@@ -46,12 +46,12 @@ class Listening:
 
 
 @asynccontextmanager
-async def listening(context: ssl.SSLContext) -> AsyncIterator[Listening]:
+async def listening(context: ssl.SSLContext) -> AsyncIterator[TlsListener]:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         raise AssertionError("nobody asks for this")
 
     http = HttpServer("127.0.0.1", 0, context)
-    there = Listening(http)
+    there = TlsListener(http)
     table = RouteTable([DirectRoute("/mcp", serve), WebSocketRoute("/ax", there.take)])
     lane = HttpProtocol.bound(table, Limits())
     await http.start(lane, app)
@@ -73,7 +73,7 @@ def server(ca: Authority) -> Identity:
     return ca.issue("server", "Localhost", "127.0.0.1", "parent.example.com")
 
 
-async def echoed(channel: Any, payload: bytes) -> None:
+async def assert_echo(channel: Any, payload: bytes) -> None:
     heard = asyncio.get_running_loop().create_future()
     channel.on_message = heard.set_result
     channel.send(payload)
@@ -93,7 +93,7 @@ def test_both_sides_verify_names(run: Run, ca: Authority, server: Identity) -> N
             assert (theirs.peer, there.bearers) == ("loopback", ["t"])
             tls = theirs._transport.get_extra_info("ssl_object")
             assert tls.version() == "TLSv1.3"
-            await echoed(ours, b"x" * 2_000_000)
+            await assert_echo(ours, b"x" * 2_000_000)
             theirs.close(4000, "bye")
             await ours.wait_closed()
             assert ours.close_reason == "bye"
@@ -114,9 +114,7 @@ def test_client_certificate_is_optional(run: Run, ca: Authority, server: Identit
     run(test())
 
 
-def test_unrequested_certificate_proves_nothing(
-    run: Run, ca: Authority, server: Identity
-) -> None:
+def test_unrequested_certificate_proves_nothing(run: Run, ca: Authority, server: Identity) -> None:
     child = ca.issue("unasked", "edge01.example.com")
 
     async def test() -> None:

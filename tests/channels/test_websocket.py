@@ -20,13 +20,13 @@ from interlock.errors import CONFIG, UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.protocol import websocket_handshake as opening
 from interlock.protocol.websocket import Close, FrameDecoder
 from tests.channels.conftest import Run
-from tests.channels.recording_owner import Ear
+from tests.channels.recording_owner import RecordingOwner
 
 Handler = Callable[[ServerConnection], Awaitable[None]]
 
 
 @asynccontextmanager
-async def their_server(handler: Handler, **settings: Any) -> AsyncIterator[str]:
+async def websockets_server(handler: Handler, **settings: Any) -> AsyncIterator[str]:
     async with serve(handler, "127.0.0.1", 0, **settings) as server:
         port = next(iter(server.sockets)).getsockname()[1]
         yield f"ws://127.0.0.1:{port}/ax"
@@ -63,7 +63,7 @@ async def raw_server(
         server.close()
 
 
-async def opened(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def accept_handshake(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Opens the WebSocket as it should be."""
     head = await reader.readuntil(b"\r\n\r\n")
     (key,) = (
@@ -76,9 +76,9 @@ async def opened(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 
 def test_sends_messages_both_ways(run: Run) -> None:
     async def test() -> None:
-        async with their_server(echo, max_size=None) as url:
+        async with websockets_server(echo, max_size=None) as url:
             channel = await dial(url)
-            ear = Ear(channel)
+            ear = RecordingOwner(channel)
             sent = [b"{}", b"x" * 200, "Grüße".encode(), b"y" * 70_000, b"z" * 3_000_000, b"{}"]
             for payload in sent:
                 channel.send(payload)
@@ -108,7 +108,7 @@ def test_dial_sends_headers_and_close_reason(run: Run) -> None:
         said.append((socket.close_code, socket.close_reason))
 
     async def test() -> None:
-        async with their_server(look) as url:
+        async with websockets_server(look) as url:
             channel = await dial(url + "?a=b", bearer="secret")
             assert channel.label == url
             channel.close(4000, "namespace_conflict")
@@ -128,13 +128,13 @@ def test_peer_closes_with_reason(run: Run) -> None:
         await socket.close(4000, "namespace_conflict")
 
     async def test() -> None:
-        async with their_server(hang_up) as url:
+        async with websockets_server(hang_up) as url:
             channel = await dial(url)
             await channel.wait_closed()
             # Nobody has listened so far. Nothing of it is lost.
             assert not channel.is_open
             assert channel.close_reason == "namespace_conflict"
-            ear = Ear(channel)
+            ear = RecordingOwner(channel)
             assert ear.messages == [b"last words"]
             assert ear.closed == ["it closed the channel: namespace_conflict"]
 
@@ -143,8 +143,8 @@ def test_peer_closes_with_reason(run: Run) -> None:
 
 def test_peer_closes_with_code_only(run: Run) -> None:
     async def test() -> None:
-        async with their_server(lambda socket: socket.close(1001)) as url:
-            ear = Ear(await dial(url))
+        async with websockets_server(lambda socket: socket.close(1001)) as url:
+            ear = RecordingOwner(await dial(url))
             assert await ear.until_closed() == "it closed the channel with code 1001"
 
     run(test())
@@ -160,9 +160,9 @@ def test_responds_to_pings_and_joins_fragments(run: Run) -> None:
             answered.set()
             await socket.wait_closed()
 
-        async with their_server(fragments) as url:
+        async with websockets_server(fragments) as url:
             channel = await dial(url)
-            ear = Ear(channel)
+            ear = RecordingOwner(channel)
             assert await ear.until_heard() == [b"one message"]
             await answered.wait()
             channel.close()
@@ -186,14 +186,14 @@ def test_protocol_violation_is_reported_to_peer(
     read: list[bytes] = []
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await opened(reader, writer)
+        await accept_handshake(reader, writer)
         writer.write(b"\x81\x02ok" + payload + b"\x81\x05never")
         read.append(await reader.read())
 
     async def test() -> None:
         async with raw_server(talk) as url:
             channel = await dial(url, max_message=1000)
-            ear = Ear(channel)
+            ear = RecordingOwner(channel)
             assert says in await ear.until_closed()
             assert ear.messages == [b"ok"]
             await channel.wait_closed()
@@ -207,13 +207,13 @@ def test_protocol_violation_is_reported_to_peer(
 
 def test_reports_lost_connection(run: Run) -> None:
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await opened(reader, writer)
+        await accept_handshake(reader, writer)
         writer.write(b"\x81\x02ok\x81")
 
     async def test() -> None:
         async with raw_server(talk) as url:
             channel = await dial(url)
-            ear = Ear(channel)
+            ear = RecordingOwner(channel)
             assert (await ear.until_closed()).startswith("the connection was lost")
             assert ear.messages == [b"ok"]
             assert channel.close_reason == ""
@@ -235,7 +235,7 @@ def test_keeps_messages_sent_with_handshake(run: Run, monkeypatch: pytest.Monkey
     async def test() -> None:
         async with raw_server(talk) as url:
             channel = await dial(url)
-            ear = Ear(channel)
+            ear = RecordingOwner(channel)
             await ear.until_heard(3)
             assert await ear.until_closed() == "it closed the channel"
             assert ear.messages == [b"one", b"two", b"three"]
@@ -248,14 +248,14 @@ def test_closes_without_close_response(run: Run, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(websocket, "CLOSING", 0.05)
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await opened(reader, writer)
+        await accept_handshake(reader, writer)
         while await reader.read(100):
             writer.write(b"\x81\x02hi")
 
     async def test() -> None:
         async with raw_server(talk) as url:
             channel = await dial(url)
-            ear = Ear(channel)
+            ear = RecordingOwner(channel)
             channel.close()
             await channel.wait_closed()
             assert ear.messages == []
@@ -271,12 +271,12 @@ def test_closes_unread_channel(run: Run, monkeypatch: pytest.MonkeyPatch) -> Non
         over = asyncio.Event()
 
         async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await opened(reader, writer)
+            await accept_handshake(reader, writer)
             await over.wait()
 
         async with raw_server(talk) as url:
             channel = await dial(url)
-            ear = Ear(channel)
+            ear = RecordingOwner(channel)
             sent = 0
             while channel.is_open:
                 channel.send(b"x" * 1_000_000)
@@ -294,7 +294,7 @@ def test_limits_messages_before_owner(run: Run, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(channel_module, "MAX_UNREAD_BYTES", 1000)
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await opened(reader, writer)
+        await accept_handshake(reader, writer)
         writer.write((b"\x81\x7d" + b"x" * 125) * 20)
         await reader.read()
 
@@ -302,7 +302,7 @@ def test_limits_messages_before_owner(run: Run, monkeypatch: pytest.MonkeyPatch)
         async with raw_server(talk) as url:
             channel = await dial(url)
             await channel.wait_closed()
-            ear = Ear(channel)
+            ear = RecordingOwner(channel)
             assert ear.messages == []
             assert ear.closed == [
                 "it sent more data than can be buffered before the channel is used"
@@ -314,7 +314,7 @@ def test_limits_messages_before_owner(run: Run, monkeypatch: pytest.MonkeyPatch)
 # -- dialling in vain
 
 
-def refuse(status: HTTPStatus, body: str) -> Callable[..., Response]:
+def reject_handshake(status: HTTPStatus, body: str) -> Callable[..., Response]:
     def answer(connection: ServerConnection, request: Request) -> Response:
         return connection.respond(status, body)
 
@@ -325,8 +325,8 @@ def test_reports_rejected_handshake(run: Run) -> None:
     body = '{"jsonrpc":"2.0","id":null,"error":{"code":-31030,"message":"Show a token."}}'
 
     async def test() -> None:
-        gate = refuse(HTTPStatus.UNAUTHORIZED, body)
-        async with their_server(echo, process_request=gate) as url:
+        gate = reject_handshake(HTTPStatus.UNAUTHORIZED, body)
+        async with websockets_server(echo, process_request=gate) as url:
             with pytest.raises(InterlockError) as raised:
                 await dial(url)
             assert (
@@ -335,7 +335,9 @@ def test_reports_rejected_handshake(run: Run) -> None:
             )
             assert raised.value.failure is UPSTREAM_UNAVAILABLE
             assert raised.value.data == {"status": 401}
-        async with their_server(echo, process_request=refuse(HTTPStatus.NOT_FOUND, "?")) as url:
+        async with websockets_server(
+            echo, process_request=reject_handshake(HTTPStatus.NOT_FOUND, "?")
+        ) as url:
             with pytest.raises(InterlockError, match="rejected the connection: 404 Not Found"):
                 await dial(url)
 
@@ -438,7 +440,7 @@ def test_rejects_invalid_urls(run: Run, url: str) -> None:
 
 def test_rejects_line_end_in_token(run: Run) -> None:
     async def test() -> None:
-        async with their_server(echo) as url:
+        async with websockets_server(echo) as url:
             with pytest.raises(InterlockError, match="line end"):
                 await dial(url, bearer="a\r\nX-Admin: yes")
 

@@ -29,7 +29,7 @@ Act = Callable[[WebSocketChannel, bytes], None]
 
 
 @asynccontextmanager
-async def our_server(act: Act, ended: asyncio.Future[str]) -> AsyncIterator[int]:
+async def channel_server(act: Act, ended: asyncio.Future[str]) -> AsyncIterator[int]:
     """A channel on each connection; `act` is told what it hears."""
 
     class Server(asyncio.Protocol):
@@ -45,14 +45,14 @@ async def our_server(act: Act, ended: asyncio.Future[str]) -> AsyncIterator[int]
         server.close()
 
 
-def spoken(
+def exchange_frames(
     act: Act, says: bytes, then: Callable[[asyncio.StreamWriter], None] = lambda _: None
 ) -> Callable[[list[WebSocketEvent], list[str]], Coroutine[Any, Any, None]]:
     """Says something in one piece, and reads to the end what comes back."""
 
     async def talk(events: list[WebSocketEvent], reasons: list[str]) -> None:
         ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        async with our_server(act, ended) as port:
+        async with channel_server(act, ended) as port:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(says)
             then(writer)
@@ -71,7 +71,7 @@ def answer(channel: WebSocketChannel, payload: bytes) -> None:
 def test_responds_to_request_received_with_close(run: Run) -> None:
     events: list[WebSocketEvent] = []
     reasons: list[str] = []
-    run(spoken(answer, QUESTION + close_frame(1000, "", MASK))(events, reasons))
+    run(exchange_frames(answer, QUESTION + close_frame(1000, "", MASK))(events, reasons))
     assert events == [ANSWER, Close(1000, "")]
     assert reasons == ["it closed the channel"]
 
@@ -79,7 +79,7 @@ def test_responds_to_request_received_with_close(run: Run) -> None:
 def test_responds_to_request_received_with_violation(run: Run) -> None:
     events: list[WebSocketEvent] = []
     reasons: list[str] = []
-    run(spoken(answer, QUESTION + VIOLATION)(events, reasons))
+    run(exchange_frames(answer, QUESTION + VIOLATION)(events, reasons))
     assert events[0] == ANSWER
     assert isinstance(events[1], Close)
     assert events[1].code == 1002
@@ -90,13 +90,11 @@ def test_responds_to_request_received_with_violation(run: Run) -> None:
 def test_responds_to_request_received_with_end_of_stream(run: Run) -> None:
     events: list[WebSocketEvent] = []
     reasons: list[str] = []
-    run(spoken(answer, QUESTION, asyncio.StreamWriter.write_eof)(events, reasons))
+    run(exchange_frames(answer, QUESTION, asyncio.StreamWriter.write_eof)(events, reasons))
     assert events == [ANSWER]
 
 
-def test_unread_ended_peer_does_not_block_close(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unread_ended_peer_does_not_block_close(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("interlock.channels.websocket.CLOSING", 0.2)
     channels: list[WebSocketChannel] = []
 
@@ -106,7 +104,7 @@ def test_unread_ended_peer_does_not_block_close(
 
     async def test() -> None:
         ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        async with our_server(answer_at_length, ended) as port:
+        async with channel_server(answer_at_length, ended) as port:
             with socket.create_connection(("127.0.0.1", port)) as peer:
                 peer.sendall(QUESTION)
                 peer.shutdown(socket.SHUT_WR)
@@ -127,7 +125,7 @@ def test_sends_responses_before_close(run: Run) -> None:
     events: list[WebSocketEvent] = []
     reasons: list[str] = []
     says = QUESTION + close_frame(4000, "", MASK)
-    run(spoken(answer_and_close, says)(events, reasons))
+    run(exchange_frames(answer_and_close, says)(events, reasons))
     assert events == [ANSWER, ANSWER, Close(4000, "enough")]
 
 
@@ -139,7 +137,7 @@ def test_writes_nothing_after_abort(run: Run, tail: bytes) -> None:
 
     async def test() -> None:
         ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        async with our_server(answer_and_leave, ended) as port:
+        async with channel_server(answer_and_leave, ended) as port:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(QUESTION + tail)
             try:

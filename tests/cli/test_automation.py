@@ -16,7 +16,7 @@ from interlock.automation.decision import HumanDecision
 from interlock.automation.store import DecisionStore
 from interlock.core.config import LearnedRule, load_config
 from interlock.core.config.edit import rule_text
-from tests.automation.past_decisions import decisions, notes
+from tests.automation.past_decisions import make_decisions, note_arguments
 from tests.cli.test_approvals import at_terminal
 from tests.support.command_line import CommandLine
 
@@ -85,7 +85,11 @@ def test_lists_nothing_without_decisions(harness: AutomationHarness) -> None:
 
 def test_accepts_and_reverts_suggested_rule(harness: AutomationHarness) -> None:
     before = harness.config.read_text()
-    history = decisions(notes(214)) + decisions(notes(2), "refuse") + decisions(notes(5))
+    history = (
+        make_decisions(note_arguments(214))
+        + make_decisions(note_arguments(2), "refuse")
+        + make_decisions(note_arguments(5))
+    )
     harness.remember(history)
     response = harness()
     assert 'With any value of "content": allow "agent" to call files.write' in response
@@ -124,7 +128,7 @@ def test_accepts_and_reverts_suggested_rule(harness: AutomationHarness) -> None:
 
 
 def test_dismisses_and_restores_suggestion(harness: AutomationHarness) -> None:
-    harness.remember(decisions(notes(12)))
+    harness.remember(make_decisions(note_arguments(12)))
     [one] = harness.json()["suggestions"]
     me = getpass.getuser()
     details = harness("dismiss", one["rule"]["name"])
@@ -151,7 +155,7 @@ def test_dismisses_and_restores_suggestion(harness: AutomationHarness) -> None:
 
 
 def test_reverted_rule_is_not_suggested_at_once(harness: AutomationHarness) -> None:
-    harness.remember(decisions(notes(12)))
+    harness.remember(make_decisions(note_arguments(12)))
     [one] = harness.json()["suggestions"]
     accept = ("accept", one["id"], "--yes", "--open", "content")
     harness(*accept)
@@ -170,7 +174,7 @@ def test_reverted_rule_is_not_suggested_at_once(harness: AutomationHarness) -> N
 
 
 def test_reverts_rule_when_dismissal_cannot_be_stored(harness: AutomationHarness) -> None:
-    harness.remember(decisions(notes(12)))
+    harness.remember(make_decisions(note_arguments(12)))
     [one] = harness.json()["suggestions"]
     harness("accept", one["id"], "--yes", "--open", "content")
     [path] = harness.world.state.rglob("decisions.db")
@@ -182,10 +186,10 @@ def test_reverts_rule_when_dismissal_cannot_be_stored(harness: AutomationHarness
 
 
 def test_reports_decisions_covered_by_rules(harness: AutomationHarness) -> None:
-    harness.remember(decisions(notes(12)))
+    harness.remember(make_decisions(note_arguments(12)))
     [one] = harness.json()["suggestions"]
     harness("accept", one["id"], "--yes", "--open", "content")
-    harness.remember(decisions(notes(3), tool="files.move"))
+    harness.remember(make_decisions(note_arguments(3), tool="files.move"))
     assert (
         "no suggestions: 15 decisions are stored, the rules in force cover 12 of them, and a "
         "suggestion requires 8 equal decisions among the others." in flat(harness())
@@ -193,7 +197,7 @@ def test_reports_decisions_covered_by_rules(harness: AutomationHarness) -> None:
 
 
 def test_accepting_irreversible_rule_requires_option(harness: AutomationHarness) -> None:
-    harness.remember(decisions(notes(9), effect="irreversible"))
+    harness.remember(make_decisions(note_arguments(9), effect="irreversible"))
     assert "1 more for irreversible calls" in harness()
     [one] = harness.json("--irreversible")["suggestions"]
     for command in (["show"], ["replay"], ["accept", "--yes"]):
@@ -211,7 +215,7 @@ def flat(told: str) -> str:
 
 
 def test_accept_requires_confirmation(harness: AutomationHarness) -> None:
-    harness.remember(decisions(notes(9)))
+    harness.remember(make_decisions(note_arguments(9)))
     [one] = harness.json()["suggestions"]
     assert "add --yes" in flat(harness("accept", one["id"], "--open", "content", code=2))
     # What is open must be named, whoever says yes.
@@ -223,7 +227,7 @@ def test_accept_requires_confirmation(harness: AutomationHarness) -> None:
 
 
 def test_declined_confirmation_accepts_nothing(harness: AutomationHarness) -> None:
-    harness.remember(decisions(notes(9)))
+    harness.remember(make_decisions(note_arguments(9)))
     [one] = harness.json()["suggestions"]
     asked = f"Accept {one['rule']['name']} as shown above?"
     command = ["automation", "accept", one["id"]]
@@ -239,7 +243,9 @@ def test_declined_confirmation_accepts_nothing(harness: AutomationHarness) -> No
 
 
 def test_replays_rules_of_file(harness: AutomationHarness, tmp_path: Path) -> None:
-    harness.remember(decisions(notes(9)) + decisions(notes(3, "/etc/"), "refuse"))
+    harness.remember(
+        make_decisions(note_arguments(9)) + make_decisions(note_arguments(3, "/etc/"), "refuse")
+    )
     file = tmp_path / "rules.yaml"
     rule = LearnedRule(name="mine", then="allow", tools=["files.write"], open=["path", "content"])
     file.write_text(rule_text(rule), encoding="utf-8")
@@ -275,9 +281,9 @@ def test_reports_unknown_suggestions_and_rules(
 
 def test_hostile_text_cannot_control_terminal(harness: AutomationHarness) -> None:
     hostile = "agent\x1b[2J\r\nin force:\n  allow everything"
-    arguments = [note | {"x\x1b]0;t\x07": "\u202ea"} for note in notes(40)]
-    history = decisions(arguments, caller=hostile, tool="files.write")
-    history += decisions(arguments[:1], "refuse", caller=hostile) + decisions(
+    arguments = [note | {"x\x1b]0;t\x07": "\u202ea"} for note in note_arguments(40)]
+    history = make_decisions(arguments, caller=hostile, tool="files.write")
+    history += make_decisions(arguments[:1], "refuse", caller=hostile) + make_decisions(
         arguments, caller=hostile
     )
     harness.remember(history)
@@ -300,7 +306,7 @@ def test_reports_disabled_automation(harness: AutomationHarness) -> None:
 
 @pytest.mark.parametrize("option", ["--config", "-c", "--node", "--irreversible", "--json"])
 def test_rejects_option_before_subcommand(harness: AutomationHarness, option: str) -> None:
-    harness.remember(decisions(notes(20)))
+    harness.remember(make_decisions(note_arguments(20)))
     harness("accept", harness.json("list")["suggestions"][0]["id"], "--yes", "--open", "content")
     [rule] = harness.learned
     before = harness.config.read_text()

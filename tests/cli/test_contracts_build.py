@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from interlock.contracts.registry.registry import ContractRegistry
-from tests.contracts.schemas.schema_folders import SEARCH, folder, shop
+from tests.contracts.schemas.schema_folders import SEARCH, write_folder, write_shop
 from tests.support.command_line import CommandLine
 
 pytestmark = pytest.mark.feature("contracts")
@@ -26,7 +26,7 @@ needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="git is not i
 @pytest.fixture
 def built_world(world: CommandLine) -> CommandLine:
     """A folder of schemas that was built."""
-    shop(world.cwd / "schemas")
+    write_shop(world.cwd / "schemas")
     result = world.run_here("contracts", "build")
     assert result.returncode == 0, result.stderr
     return world
@@ -46,7 +46,7 @@ def report(world: CommandLine, *more: str) -> dict[str, Any]:
 
 @pytest.mark.spec("ST-4.6.3-6")
 def test_build_writes_missing_files_and_reports(world: CommandLine) -> None:
-    shop(world.cwd / "schemas")
+    write_shop(world.cwd / "schemas")
     result = world.run_here("contracts", "build")
     assert (result.returncode, result.stderr) == (0, "")
     lines = result.stdout.splitlines()
@@ -62,7 +62,7 @@ def test_build_writes_missing_files_and_reports(world: CommandLine) -> None:
 
 @pytest.mark.spec("ST-4.6.3-1", "ST-4.6.3-2", "ST-4.6.3-6")
 def test_build_reports_as_json(world: CommandLine) -> None:
-    shop(world.cwd / "schemas")
+    write_shop(world.cwd / "schemas")
     response = report(world)
     canonical = [file["path"] for file in response["files"] if not file["source"]]
     assert canonical == [
@@ -134,7 +134,7 @@ def test_syntax_error_names_its_line(built_world: CommandLine) -> None:
 
 @pytest.mark.spec("ST-4.6.3-3")
 def test_build_names_invalid_json_schema(built_world: CommandLine) -> None:
-    folder(
+    write_folder(
         built_world.cwd / "schemas", {"json/tools/search.schema.json": {**SEARCH, "type": "thing"}}
     )
     result = built_world.run_here("contracts", "build")
@@ -153,7 +153,7 @@ def test_build_removes_obsolete_files(built_world: CommandLine) -> None:
 
 def test_build_reports_ignored_files(built_world: CommandLine) -> None:
     more = {"openapi/api.yml": "x: 1\n", "json/readme.md": "x", "json/order.json": {}}
-    folder(built_world.cwd / "schemas", more)
+    write_folder(built_world.cwd / "schemas", more)
     result = built_world.run_here("contracts", "build", "--check")
     assert result.returncode == 0
     assert [line.partition(":")[0] for line in result.stderr.splitlines()] == [
@@ -164,7 +164,7 @@ def test_build_reports_ignored_files(built_world: CommandLine) -> None:
 
 
 def test_build_writes_to_other_folder(world: CommandLine) -> None:
-    shop(world.cwd / "schemas")
+    write_shop(world.cwd / "schemas")
     result = world.run_here("contracts", "build", "schemas", "--out", "made")
     assert result.returncode == 0
     assert not (world.cwd / ORDER).exists()
@@ -182,7 +182,7 @@ def test_build_writes_to_other_folder(world: CommandLine) -> None:
 def test_rejects_invalid_build_options(
     world: CommandLine, arguments: list[str], code: int, message: str
 ) -> None:
-    shop(world.cwd / "schemas")
+    write_shop(world.cwd / "schemas")
     result = world.run_here("contracts", "build", *arguments)
     assert result.returncode == code
     assert message in result.stderr
@@ -213,7 +213,7 @@ def test_builds_own_schemas_without_network(
 
 
 def test_build_runs_in_own_process(world: CommandLine) -> None:
-    shop(world.cwd / "schemas")
+    write_shop(world.cwd / "schemas")
     result = world.run("contracts", "build")
     assert result.returncode == 0, result.stdout + result.stderr
     assert world.run("contracts", "build", "--check").returncode == 0
@@ -262,13 +262,13 @@ def test_build_publishes_to_registry_and_measures(built_world: CommandLine) -> N
 def test_changed_contract_gets_required_version(built_world: CommandLine) -> None:
     assert built_world.run_here("contracts", "build", "--registry", "r").returncode == 0
     more = {**SEARCH, "properties": {**SEARCH["properties"], "page": {"type": "integer"}}}
-    folder(built_world.cwd / "schemas", {"json/tools/search.schema.json": more})
+    write_folder(built_world.cwd / "schemas", {"json/tools/search.schema.json": more})
     response = report(built_world, "--registry", "r")
     (search,) = [
         contract for contract in response["registry"]["contracts"] if contract["name"] == "Search"
     ]
     assert search["version"] == "1.1.0"
-    folder(
+    write_folder(
         built_world.cwd / "schemas",
         {"json/tools/search.schema.json": {**more, "required": ["page"]}},
     )

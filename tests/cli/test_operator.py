@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from interlock.aql.commands.operator import operator
 from interlock.core.paths import approvals_socket_path, make_private
 from interlock.trust.approvals.web import ApprovalsSocket
-from tests.aql.safety.guarded_pipeline import verification
+from tests.aql.safety.guarded_pipeline import challenge_id
 from tests.support.timeouts import HANG_TIMEOUT
 from tests.support.waiting import wait_until
 from tests.trust.approvals_web.code_office import CodeOffice
@@ -78,7 +78,7 @@ class Terminal:
         """The id of the challenge that can unblock ada."""
         node = self.office.node
         self.wait(node.begin())
-        id = verification(self.wait(node.report("drop_table users")))
+        id = challenge_id(self.wait(node.report("drop_table users")))
         self.wait(node.waiting("unblock"))
         return id
 

@@ -11,12 +11,12 @@ from msgspec.structs import replace
 
 from interlock.topics.client import Participant
 from interlock.topics.commands.live import LiveScreen
-from tests.topics.client.offline_membership import Alone
+from tests.topics.client.offline_membership import OfflineMembership
 
 pytestmark = pytest.mark.feature("topics")
 
 
-def create_participant(alone: Alone) -> Participant:
+def create_participant(alone: OfflineMembership) -> Participant:
     """A participant whose place is that one."""
     participant = Participant("wss://n/ws", topic="ops")
     participant._membership = alone.place
@@ -24,7 +24,7 @@ def create_participant(alone: Alone) -> Participant:
 
 
 async def test_changed_proposal_is_not_fulfilled() -> None:
-    alone = Alone()
+    alone = OfflineMembership()
     id = alone.propose("a", "pay", {"to": "the baker"})
     written: list[str] = []
     live = LiveScreen(create_participant(alone), write=written.append)
@@ -44,7 +44,7 @@ async def test_changed_proposal_is_not_fulfilled() -> None:
 
 
 async def test_help_is_shown_and_not_sent() -> None:
-    alone = Alone()
+    alone = OfflineMembership()
     written: list[str] = []
     live = LiveScreen(create_participant(alone), write=written.append)
     live.draw()
@@ -61,7 +61,7 @@ async def test_rejecting_all_notifies_proposer() -> None:
         (3, ["It was rejected."] * 3),
         (50, ["50 proposals of yours were rejected"]),
     ):
-        alone = Alone()
+        alone = OfflineMembership()
         ids = [alone.propose("a", "pay", {"sum": number}) for number in range(count)]
         alone.propose("b", "read")
         live = LiveScreen(create_participant(alone), write=lambda _: None)
@@ -86,7 +86,7 @@ async def test_rejecting_all_notifies_proposer() -> None:
 
 
 async def test_question_shows_remark_of_target() -> None:
-    alone = Alone()
+    alone = OfflineMembership()
     id = alone.propose("a", "notes_add", {"text": "x"})
     written: list[str] = []
     live = LiveScreen(create_participant(alone), write=written.append)
@@ -104,7 +104,7 @@ async def test_question_shows_remark_of_target() -> None:
 
 
 async def test_unpermitted_participant_gets_no_question() -> None:
-    alone = Alone(["chat", "mcp/proposal:*"])
+    alone = OfflineMembership(["chat", "mcp/proposal:*"])
     alone.propose("a", "pay")
     written: list[str] = []
     live = LiveScreen(create_participant(alone), write=written.append)
@@ -120,7 +120,7 @@ async def test_unpermitted_participant_gets_no_question() -> None:
 
 
 async def test_result_scrolls_to_end() -> None:
-    alone = Alone()
+    alone = OfflineMembership()
     live = LiveScreen(create_participant(alone), write=lambda _: None)
     for number in range(100):
         live.note(f"message {number}")
@@ -144,7 +144,7 @@ async def test_result_scrolls_to_end() -> None:
 async def test_undrawn_proposal_is_not_fulfilled() -> None:
     """Keys that come in one go: whatever they were meant for, nobody has read the question."""
 
-    alone = Alone()
+    alone = OfflineMembership()
     alone.propose("a", "pay", {"to": "the baker"})
     live = LiveScreen(create_participant(alone), write=lambda _: None)
     live.draw()

@@ -22,7 +22,7 @@ from interlock.topics.client import Participant
 from interlock.topics.config import ParticipantConfig, TopicConfig
 from tests.support.command_line import INTERLOCK, CommandLine
 from tests.support.waiting import HANG_TIMEOUT, wait_until
-from tests.topics.topic_server import Rooms
+from tests.topics.topic_server import TopicServer
 
 T = TypeVar("T")
 
@@ -45,7 +45,7 @@ class TopicRoom:
         self._loop = asyncio.new_event_loop()
         self._leave = asyncio.Event()
         self.url = ""
-        self.rooms: Rooms
+        self.rooms: TopicServer
         self._stack = AsyncExitStack()
         self._stays: dict[Participant, AsyncExitStack] = {}
         self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._live(),))
@@ -60,7 +60,7 @@ class TopicRoom:
         self._loop.close()
 
     async def _live(self) -> None:
-        self.rooms = Rooms(rooms={"ops": OPS})
+        self.rooms = TopicServer(rooms={"ops": OPS})
         await self.rooms.start()
         self.url = f"ws://127.0.0.1:{self.rooms.http.port}/ws"
         self._ready.set()

@@ -26,7 +26,7 @@ WIDER = tool("echo", text=TEXT, loud={"type": "boolean"})
 ADD = tool("add", a={"type": "integer"})
 
 
-class ChangingShop:
+class ChangingServer:
     """The node `running`, its upstream `shop`, and its contracts."""
 
     def __init__(self, folder: Path, *tools: dict[str, Any], **settings: Any) -> None:

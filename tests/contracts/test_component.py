@@ -16,24 +16,24 @@ from interlock.drivers.contract_versions import registered_deprecations
 from interlock.errors import TOOL_HELD
 from interlock.manifests.model import ToolContract
 from interlock.trust.pin_store import PinStore
-from tests.contracts.changing_server import ADD, DEMANDING, ECHO, TEXT, WIDER, ChangingShop
+from tests.contracts.changing_server import ADD, DEMANDING, ECHO, TEXT, WIDER, ChangingServer
 from tests.contracts.registry.git_repositories import git
 from tests.support.timeouts import HANG_TIMEOUT
 from tests.support.tool_server import tool
 from tests.support.waiting import wait_until
 
-Start = Callable[..., ChangingShop]
+Start = Callable[..., ChangingServer]
 
 
 @pytest.fixture
 def start_node(tmp_path: Path) -> Iterator[Start]:
     """Starts a node in the same folder as the one before, which is stopped first."""
-    running: list[ChangingShop] = []
+    running: list[ChangingServer] = []
 
-    def begin(*tools: dict[str, Any], **settings: Any) -> ChangingShop:
+    def begin(*tools: dict[str, Any], **settings: Any) -> ChangingServer:
         for one in running:
             one.close()
-        running[:] = [ChangingShop(tmp_path, *tools, **settings)]
+        running[:] = [ChangingServer(tmp_path, *tools, **settings)]
         return running[0]
 
     yield begin
@@ -41,7 +41,7 @@ def start_node(tmp_path: Path) -> Iterator[Start]:
         one.close()
 
 
-def refusal(shop: ChangingShop, **arguments: Any) -> str | None:
+def call_and_get_error(shop: ChangingServer, **arguments: Any) -> str | None:
     """Why a call does not reach its server. None: it does."""
     before = len(shop.shop.calls("echo"))
     result = shop.call("echo", **arguments).json
@@ -62,7 +62,7 @@ def test_reports_parameter_that_becomes_required(
     assert git(tmp_path / "registry", "log", "--format=%an: %s") == (
         "interlock: First seen: 2 tools of shop\n"
     )
-    assert refusal(shop, text="a") is None
+    assert call_and_get_error(shop, text="a") is None
     shop.journal("tools/call")
 
     shop.offers(DEMANDING, ADD)
@@ -82,7 +82,7 @@ def test_reports_parameter_that_becomes_required(
     assert (entry.name, entry.outcome) == ("shop.echo", "breaking")
     assert "REQUIRED_FIELD_ADDED" in entry.detail
     # It is told, and nobody is kept from it.
-    assert refusal(shop, text="a") is None
+    assert call_and_get_error(shop, text="a") is None
     registry = shop.registry()
     assert registry.versions("shop.echo") == ["1.0.0", "2.0.0"]
     newest = registry.find("shop.echo", "2.x")
@@ -100,7 +100,7 @@ def test_reports_compatible_change_without_holding(start_node: Start) -> None:
     assert (row.tool, row.breaking, row.held) == ("shop.echo", False, False)
     assert (row.from_version, row.to_version) == ("1.0.0", "1.1.0")
     assert [one.reason for one in row.changes] == ["FIELD_ADDED_OPTIONAL"]
-    assert refusal(shop, loud=True) is None
+    assert call_and_get_error(shop, loud=True) is None
     [entry] = shop.journal("contracts")
     assert entry.outcome == "compatible"
     # Words alone are a patch.
@@ -111,13 +111,13 @@ def test_reports_compatible_change_without_holding(start_node: Start) -> None:
 
 def test_holds_breaking_tool_until_accepted(start_node: Start) -> None:
     shop = start_node(on_break="hold", registry="registry")
-    assert refusal(shop) is None
+    assert call_and_get_error(shop) is None
     shop.offers(DEMANDING, ADD)
     assert shop.listed() == ["shop.add"]
     [row] = shop.status()
     assert row.held
     # Also who calls it as it was: what it asks for now is nobody's business.
-    for told in (str(refusal(shop)), str(refusal(shop, text="a"))):
+    for told in (str(call_and_get_error(shop)), str(call_and_get_error(shop, text="a"))):
         assert f"'error': '{TOOL_HELD.name}'" in told
         assert "its contract has a breaking change (REQUIRED_FIELD_ADDED)" in told
         assert "interlock contracts accept shop.echo" in told
@@ -129,8 +129,8 @@ def test_holds_breaking_tool_until_accepted(start_node: Start) -> None:
     assert shop.accept(by="somebody")
     assert shop.status() == []
     assert shop.listed() == ["shop.add", "shop.echo"]
-    assert refusal(shop, text="a") is None
-    assert "invalid_arguments" in str(refusal(shop))
+    assert call_and_get_error(shop, text="a") is None
+    assert "invalid_arguments" in str(call_and_get_error(shop))
     assert [(one.outcome, one.detail) for one in shop.journal("contracts")][-1] == (
         "accepted",
         "somebody",
@@ -160,9 +160,9 @@ def test_pending_tool_is_never_visible(start_node: Start) -> None:
 def test_restored_tool_is_listed_again(start_node: Start) -> None:
     shop = start_node(on_break="hold", registry="registry")
     shop.offers(DEMANDING, ADD)
-    assert refusal(shop, text="a") is not None
+    assert call_and_get_error(shop, text="a") is not None
     shop.offers(ECHO, ADD)
-    assert refusal(shop) is None
+    assert call_and_get_error(shop) is None
     [row] = shop.status()
     assert (row.breaking, row.to_version) == (False, "2.1.0")
     registry = shop.registry()
@@ -196,7 +196,7 @@ def test_accepts_only_shown_change(start_node: Start) -> None:
     assert not store.accept(shown, "operator")
     store.close()
     shop.settle()
-    assert refusal(shop, text="a") is not None
+    assert call_and_get_error(shop, text="a") is not None
 
 
 def test_reports_removed_tool(start_node: Start) -> None:
@@ -285,7 +285,7 @@ def test_publishes_to_changed_registry(start_node: Start, tmp_path: Path) -> Non
 def test_settings_change_live(start_node: Start) -> None:
     shop = start_node()
     shop.offers(DEMANDING, ADD)
-    assert refusal(shop, text="a") is None
+    assert call_and_get_error(shop, text="a") is None
     shop.configure(on_break="hold")
     assert shop.listed() == ["shop.add"]
     shop.configure(on_break="report")
@@ -305,7 +305,7 @@ def test_pins_and_contracts_need_separate_acceptance(start_node: Start) -> None:
     shop = start_node(on_break="hold", node_pins=PinsConfig(mode="first_seen"))
     shop.offers({**DEMANDING, "description": "Another."}, ADD)
     assert shop.listed() == ["shop.add"]
-    assert "interlock pins accept" in str(refusal(shop, text="a"))
+    assert "interlock pins accept" in str(call_and_get_error(shop, text="a"))
     assert shop.accept()
     assert shop.listed() == ["shop.add"]
     trust = shop.running.node.trust
@@ -332,7 +332,7 @@ def test_pins_and_contracts_need_separate_acceptance(start_node: Start) -> None:
         "only the contract to hold it",
     )
     assert shop.listed() == ["shop.add"]
-    assert "interlock contracts accept" in str(refusal(shop))
+    assert "interlock contracts accept" in str(call_and_get_error(shop))
 
 
 def test_compares_large_contract_in_background(start_node: Start) -> None:
@@ -341,12 +341,12 @@ def test_compares_large_contract_in_background(start_node: Start) -> None:
         return tool("echo", *required, text=TEXT, **many)
 
     shop = start_node(large(), ADD, on_break="hold")
-    wait_until("it may be called", lambda: refusal(shop) is None)
+    wait_until("it may be called", lambda: call_and_get_error(shop) is None)
     shop.offers({**large(), "description": "Other words."}, ADD)
     wait_until("both are listed", lambda: shop.listed() == ["shop.add", "shop.echo"])
     shop.offers(large("text"), ADD)
     wait_until("it is held", lambda: shop.listed() == ["shop.add"])
-    assert "REQUIRED_FIELD_ADDED" in str(refusal(shop, text="a"))
+    assert "REQUIRED_FIELD_ADDED" in str(call_and_get_error(shop, text="a"))
 
 
 def test_publishes_declared_versions(start_node: Start, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from tests.support.offerings import definition, offer
 from tests.support.timeouts import HANG_TIMEOUT
 
 
-class Watched:
+class WatchBench:
     """A watch whose loop a test turns."""
 
     def __init__(self, folder: Path) -> None:
@@ -66,8 +66,8 @@ class Watched:
 
 
 @pytest.fixture
-def watched(tmp_path: Path) -> Iterator[Watched]:
-    one = Watched(tmp_path)
+def watched(tmp_path: Path) -> Iterator[WatchBench]:
+    one = WatchBench(tmp_path)
     yield one
     one.watch.close()
 
@@ -77,7 +77,7 @@ def files(*required: str, key: str = "files", **more: Any) -> Offering:
     return offer(key, [definition("read", inputSchema=schema), definition("list")], **more)
 
 
-def test_publishes_simultaneous_changes_in_one_commit(watched: Watched) -> None:
+def test_publishes_simultaneous_changes_in_one_commit(watched: WatchBench) -> None:
     watched.publishes()
     watched.sees(files(), files(key="more"), files(key="others"))
     assert watched.words == []
@@ -93,7 +93,7 @@ def test_publishes_simultaneous_changes_in_one_commit(watched: Watched) -> None:
     assert rows["files.read"].dependents.callers == ["caller of files.read"]
 
 
-def test_unchanged_contract_is_not_published_again(watched: Watched) -> None:
+def test_unchanged_contract_is_not_published_again(watched: WatchBench) -> None:
     """Also when the node says something else of it."""
     watched.publishes()
     watched.sees(files())
@@ -110,7 +110,7 @@ def test_unchanged_contract_is_not_published_again(watched: Watched) -> None:
 
 
 def test_unreadable_contract_does_not_block_others(
-    watched: Watched, caplog: pytest.LogCaptureFixture
+    watched: WatchBench, caplog: pytest.LogCaptureFixture
 ) -> None:
     seen = ObservedTool("files.bad", "files", "d" * 64, b"{")
     watched.store.write([create_record(seen, watched.now)])
@@ -125,9 +125,7 @@ def test_unreadable_contract_does_not_block_others(
     assert watched.watch.problem is None
 
 
-def test_publishes_declared_versions(
-    watched: Watched, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_publishes_declared_versions(watched: WatchBench, caplog: pytest.LogCaptureFixture) -> None:
     watched.publishes()
 
     def declare(name: str, version: str, *required: str) -> None:
@@ -152,7 +150,7 @@ def test_publishes_declared_versions(
     registry.close()
 
 
-def test_retries_failed_registry_after_delay(watched: Watched) -> None:
+def test_retries_failed_registry_after_delay(watched: WatchBench) -> None:
     watched.publishes()
     watched.sees(files())
     lock = watched.folder / "registry" / ".git" / "MERGE_HEAD"
@@ -168,7 +166,7 @@ def test_retries_failed_registry_after_delay(watched: Watched) -> None:
     assert watched.store.find_unpublished() == []
 
 
-def test_missing_registry_gets_everything_again(watched: Watched) -> None:
+def test_missing_registry_gets_everything_again(watched: WatchBench) -> None:
     watched.publishes()
     watched.sees(files())
     registry = watched.folder / "registry"
@@ -180,7 +178,7 @@ def test_missing_registry_gets_everything_again(watched: Watched) -> None:
     ]
 
 
-def test_works_without_registry(watched: Watched) -> None:
+def test_works_without_registry(watched: WatchBench) -> None:
     def refuse() -> ContractRegistry:
         from interlock.contracts.registry.records import registry_error
 
@@ -192,7 +190,7 @@ def test_works_without_registry(watched: Watched) -> None:
     assert watched.words == [("files.read", "breaking")]
 
 
-def test_reads_changes_of_other_processes(watched: Watched) -> None:
+def test_reads_changes_of_other_processes(watched: WatchBench) -> None:
     watched.sees(files())
     watched.sees(files("path"))
     beside = ToolRecordStore(watched.folder / "contracts.db")

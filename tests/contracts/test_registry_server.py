@@ -17,14 +17,14 @@ from interlock.contracts.registry_server import RegistryServer
 from interlock.core.config import Config, Limits, TokenConfig
 from interlock.core.config.feature_sections import make_config
 from interlock.errors import InterlockError
-from tests.contracts.registry.registry_contracts import Shelf, contract, schema
+from tests.contracts.registry.registry_contracts import RegistryBench, contract, schema
 
 Ask = Callable[..., Awaitable[httpx2.Response]]
 
 
 @pytest.fixture
-def shelf(tmp_path: Path) -> Shelf:
-    one = Shelf(tmp_path / "registry")
+def shelf(tmp_path: Path) -> RegistryBench:
+    one = RegistryBench(tmp_path / "registry")
     more: dict[str, str] = {}
     for version, name in (("2.3.0", "id"), ("2.3.4", "note"), ("2.4.0", "more")):
         more[name] = "string"
@@ -35,8 +35,8 @@ def shelf(tmp_path: Path) -> Shelf:
     return one
 
 
-def served(
-    shelf: Shelf, scene: Callable[[Ask, RegistryServer], Awaitable[None]], **settings: Any
+def run_scene(
+    shelf: RegistryBench, scene: Callable[[Ask, RegistryServer], Awaitable[None]], **settings: Any
 ) -> None:
     config = make_config({"listen": "127.0.0.1:0", **settings})
 
@@ -68,7 +68,7 @@ def served(
 
 @asynccontextmanager
 async def serve_contracts(
-    shelf: Shelf, **settings: Any
+    shelf: RegistryBench, **settings: Any
 ) -> AsyncIterator[tuple[Ask, RegistryServer]]:
     config = make_config({"listen": "127.0.0.1:0", **settings})
 
@@ -96,7 +96,7 @@ async def serve_contracts(
 
 
 @pytest.mark.spec("ST-4.6.4-1", "ST-4.6.4-2")
-async def test_lists_and_reads_contracts(shelf: Shelf) -> None:
+async def test_lists_and_reads_contracts(shelf: RegistryBench) -> None:
     async with serve_contracts(shelf) as (ask, _server):
         everything = (await ask("/contracts")).json()
         assert [(one["name"], one["version"]) for one in everything["contracts"]] == [
@@ -144,7 +144,7 @@ async def test_lists_and_reads_contracts(shelf: Shelf) -> None:
 
 
 @pytest.mark.spec("ST-4.6.4-3")
-async def test_validates_payloads(shelf: Shelf) -> None:
+async def test_validates_payloads(shelf: RegistryBench) -> None:
     async with serve_contracts(shelf, limits=Limits(body_bytes=2000)) as (ask, _server):
         good = await ask("/contracts/Order/validate?version=2.x", {"id": "a"})
         assert good.json() == {
@@ -170,7 +170,7 @@ async def test_validates_payloads(shelf: Shelf) -> None:
 
 
 @pytest.mark.spec("ST-4.5.4-2")
-async def test_deprecated_major_is_gone_after_sunset(shelf: Shelf) -> None:
+async def test_deprecated_major_is_gone_after_sunset(shelf: RegistryBench) -> None:
     shelf.put(contract("Order", "3.0.0"))
     shelf.registry.deprecate("Order", 2, author="x", migration_uri="https://example.org/3")
 
@@ -190,7 +190,7 @@ async def test_deprecated_major_is_gone_after_sunset(shelf: Shelf) -> None:
         assert (await ask("/contracts/Order")).json()["version"] == "3.0.0"
 
 
-async def test_rejects_invalid_requests(shelf: Shelf) -> None:
+async def test_rejects_invalid_requests(shelf: RegistryBench) -> None:
     async with serve_contracts(shelf) as (ask, _server):
         for path, word in (
             ("/contracts?colour=red", "Allowed: domain, generator_version, name"),
@@ -219,7 +219,7 @@ async def test_rejects_invalid_requests(shelf: Shelf) -> None:
         assert "very-secret" not in secret.text
 
 
-def test_checks_tokens_and_origins(shelf: Shelf) -> None:
+def test_checks_tokens_and_origins(shelf: RegistryBench) -> None:
     tokens = [
         TokenConfig(name="reader", token="${env:SECRET}"),
         TokenConfig(name="registrar", token="another-secret-of-theirs", may=["register"]),
@@ -234,7 +234,7 @@ def test_checks_tokens_and_origins(shelf: Shelf) -> None:
         other = {"Authorization": "Bearer another-secret-of-theirs"}
         assert (await ask("/contracts", headers=other)).json()["error"] == "forbidden"
 
-    served(shelf, scene, tokens=tokens)
+    run_scene(shelf, scene, tokens=tokens)
 
     async def strangers(ask: Ask, server: RegistryServer) -> None:
         foreign = await ask("/contracts", headers={"Origin": "https://evil.example"})
@@ -242,10 +242,10 @@ def test_checks_tokens_and_origins(shelf: Shelf) -> None:
         rebound = await ask("/contracts", headers={"Host": "evil.example"})
         assert rebound.status_code == 403
 
-    served(shelf, strangers)
+    run_scene(shelf, strangers)
 
 
-async def test_reports_damaged_registry(shelf: Shelf) -> None:
+async def test_reports_damaged_registry(shelf: RegistryBench) -> None:
     (shelf.folder / ".git" / "HEAD").write_text("nonsense")
 
     async with serve_contracts(shelf) as (ask, _server):
@@ -255,7 +255,7 @@ async def test_reports_damaged_registry(shelf: Shelf) -> None:
         assert "Traceback" not in answer.text
 
 
-async def test_rejects_used_address(shelf: Shelf) -> None:
+async def test_rejects_used_address(shelf: RegistryBench) -> None:
     async with serve_contracts(shelf) as (_ask, server):
         address = server.url.split("/")[2]
         with pytest.raises(InterlockError, match="Cannot listen on"):

@@ -29,8 +29,8 @@ from tests.support.http_client import message
 from tests.support.node import NodeThread
 from tests.support.timeouts import HANG_TIMEOUT
 from tests.support.tool_server import ToolServer
-from tests.topics.peers import joined
-from tests.tree.node_tree import Grove, ax_url, lists, until
+from tests.topics.peers import join_topic
+from tests.tree.node_tree import NodeTree, ax_url, has_tool, wait_until
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -181,7 +181,7 @@ def test_topic_call_requires_approval(tmp_path: Path, kind: str) -> None:
 
         async def body() -> Any:
             url = f"ws://127.0.0.1:{one.node.port}/ws?topic=ops"
-            async with joined(url, token) as peer:
+            async with join_topic(url, token) as peer:
                 id = await peer.say(f"{kind}:tools/call:{TOOL}", payload, to=["interlock"])
                 if kind == "mcp/request":
                     return await peer.until(lambda said: said.get("correlation_id") == id)
@@ -210,14 +210,14 @@ async def test_call_from_parent_requires_approval(tmp_path: Path) -> None:
     human = Approver(tmp_path)
     file = tmp_path / "written"
 
-    async with Grove(tmp_path) as grove:
+    async with NodeTree(tmp_path) as grove:
         root = await grove.start("root", policy=ALLOW)
         # Both nodes share an event loop. A machine that stops it must not end the registration.
         parent = ParentConfig(url=ax_url(root), segment="edge", heartbeat=3600.0)
         config = workspace.config(more="policy: {default: allow}\n" + human.config)
         async with running(workspace, config.with_sections(parent)) as child:
             child.node.on_settled()
-            await until(root, lambda: lists(root, f"edge.{TOOL}"))
+            await wait_until(root, lambda: has_tool(root, f"edge.{TOOL}"))
             given = Raw(json.dumps({"text": "milk", "file": str(file)}).encode())
             call = Call(
                 TOOLS_CALL, "test", Credentials("local"), CLIENT, f"edge.{TOOL}",

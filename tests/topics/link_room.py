@@ -14,7 +14,7 @@ from interlock.topics.wire.envelope import EnvelopeHeader, read_head, write_enve
 NODE = "node"
 
 
-class Said(msgspec.Struct):
+class SentMessage(msgspec.Struct):
     """What the node said."""
 
     id: str
@@ -24,13 +24,13 @@ class Said(msgspec.Struct):
     about: str | None
 
 
-class Room:
+class LinkRoom:
     """Keeps what the node says, and lets others be heard."""
 
     def __init__(self) -> None:
-        self.said: list[Said] = []
+        self.said: list[SentMessage] = []
         self.heard: list[Callable[[EnvelopeHeader, bytes], None]] = []
-        self.on_said: Callable[[Said], None] | None = None
+        self.on_said: Callable[[SentMessage], None] | None = None
         self.refuses: BaseException | None = None
         self._ids = 0
 
@@ -38,7 +38,7 @@ class Room:
         """The seat of the node."""
         if self.refuses is not None:
             raise self.refuses
-        said = Said(self.new_id(), kind, json.loads(payload), tuple(to), correlation_id)
+        said = SentMessage(self.new_id(), kind, json.loads(payload), tuple(to), correlation_id)
         self.said.append(said)
         if self.on_said is not None:
             self.on_said(said)
@@ -86,10 +86,10 @@ class Room:
         self.hear(GATEWAY, WELCOME, {"you": you, "participants": them})
 
 
-class Worker:
+class ScriptedWorker:
     """A participant that serves tools: it answers what the node asks, soon after."""
 
-    def __init__(self, room: Room, id: str = "worker", *, soon: Callable[..., Any]) -> None:
+    def __init__(self, room: LinkRoom, id: str = "worker", *, soon: Callable[..., Any]) -> None:
         self.room = room
         self.id = id
         self.tools = ["write_file"]
@@ -97,15 +97,15 @@ class Worker:
         """How many nodes a tool says that it came through."""
         self.info: dict[str, Any] | None = {"name": "worker", "version": "1"}
         """None: it answers no `initialize`."""
-        self.asked: list[Said] = []
+        self.asked: list[SentMessage] = []
         self._soon = soon
         room.on_said = self._hears
 
-    def _hears(self, said: Said) -> None:
+    def _hears(self, said: SentMessage) -> None:
         if self.id in said.to:
             self._soon(self._answer, said)
 
-    def _answer(self, said: Said) -> None:
+    def _answer(self, said: SentMessage) -> None:
         self.asked.append(said)
         method, id = said.payload["method"], said.payload.get("id")
         if id is None:

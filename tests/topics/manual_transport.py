@@ -56,7 +56,7 @@ class Timer:
         self.cancelled = True
 
 
-class Wire:
+class ManualTransport:
     """A transport: what is written to it lies there until the other side reads."""
 
     def __init__(self, *, at_once: bool = True, eof: bool = True) -> None:
@@ -132,12 +132,12 @@ class Wire:
         return [event for event in self.seen if isinstance(event, bytes)]
 
 
-def envelope(id: str, kind: str = "chat", size: int = 0) -> bytes:
+def chat_envelope(id: str, kind: str = "chat", size: int = 0) -> bytes:
     payload = b'{"text":"%b"}' % (b"x" * size)
     return write_envelope(id=id, sender="somebody", kind=kind, payload=payload)
 
 
-def batch(texts: Sequence[bytes]) -> Batch:
+def make_batch(texts: Sequence[bytes]) -> Batch:
     return Batch(
         b"".join(map(text_frame, texts)), tuple(texts), tuple(read_head(text) for text in texts)
     )

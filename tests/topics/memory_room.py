@@ -20,7 +20,7 @@ FULL = ("mcp/*", "chat")
 NOBODY = Credentials("local")
 
 
-class Ear:
+class RecordingSink:
     """An outlet that keeps everything."""
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class Ear:
         self.batches.clear()
 
 
-class Turns:
+class ManualTurns:
     """What is to be done at the end of a turn."""
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class Turns:
                 callback()
 
 
-class Numbered:
+class NumberedIds:
     """Ids that tell in which order they were made."""
 
     def __init__(self) -> None:
@@ -75,18 +75,18 @@ class Numbered:
         return f"g-{next(self._numbers)}"
 
 
-class Listening:
+class MemoryRoom:
     """A room, and an ear for each of its members."""
 
     def __init__(self, settings: TopicConfig | None = None, name: str = "ops") -> None:
-        self.turns = Turns()
+        self.turns = ManualTurns()
         self.violations: list[tuple[str, str, str]] = []
         self.time = 0.0
         self.room = Room(
             name,
             settings or TopicConfig(),
             call_soon=self.turns,
-            new_id=Numbered(),
+            new_id=NumberedIds(),
             now=lambda: NOW,
             on_violation=lambda *told: self.violations.append((told[0].id, *told[1:])),
             clock=lambda: self.time,
@@ -101,8 +101,8 @@ class Listening:
         caller: str = "",
         kind: str = "local",
         inside: bool = False,
-    ) -> tuple[Member, Ear]:
-        ear = Ear()
+    ) -> tuple[Member, RecordingSink]:
+        ear = RecordingSink()
         member = Member(
             self.room.name, id, capabilities, compile_grants(capabilities), routing, ear,
             Caller(caller or id, kind=kind), NOBODY, f"ws-{id}", NOW, inside,
@@ -111,12 +111,12 @@ class Listening:
         return member, ear
 
 
-def said(sender: str, kind: str = "chat", *to: str, id: str = "m-1", **more: Any) -> bytes:
+def write_message(sender: str, kind: str = "chat", *to: str, id: str = "m-1", **more: Any) -> bytes:
     """An envelope, as somebody would write it."""
     payload = json.dumps(more.pop("payload", {"text": "hello"})).encode()
     return write_envelope(id=id, sender=sender, kind=kind, payload=payload, to=to, **more)
 
 
-def unframed(batch: Batch) -> list[object]:
+def read_frames(batch: Batch) -> list[object]:
     """What a client reads in the frames of a batch."""
     return [*FrameDecoder(masked=False, max_message=1 << 24).feed(batch.frames)]

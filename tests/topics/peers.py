@@ -20,7 +20,7 @@ _numbers = count(1)
 Envelope = dict[str, Any]
 
 
-class Peer:
+class WebSocketParticipant:
     """One member of a topic, who reads when a test wants it."""
 
     def __init__(self, socket: Any) -> None:
@@ -38,7 +38,7 @@ class Peer:
     def capabilities(self) -> list[str]:
         return list(self.welcome["payload"]["you"]["capabilities"])
 
-    async def begin(self) -> Peer:
+    async def begin(self) -> WebSocketParticipant:
         """Read the welcome."""
         self.first = await self.text()
         self.welcome = json.loads(self.first)
@@ -105,15 +105,17 @@ class Peer:
 
 
 @asynccontextmanager
-async def joined(url: str, token: str | None = None, **options: Any) -> AsyncIterator[Peer]:
+async def join_topic(
+    url: str, token: str | None = None, **options: Any
+) -> AsyncIterator[WebSocketParticipant]:
     """A member for as long as it lasts."""
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     options.setdefault("max_size", 4 * 1024 * 1024)
     async with connect(url, additional_headers=headers, proxy=None, **options) as socket:
-        yield await Peer(socket).begin()
+        yield await WebSocketParticipant(socket).begin()
 
 
-class Refused:
+class RejectedJoin:
     """How a request was answered that opened nothing."""
 
     def __init__(self, refusal: InvalidStatus) -> None:
@@ -124,13 +126,13 @@ class Refused:
         self.sentence = str(json.loads(body)["error"]["message"])
 
 
-async def refused(
+async def get_rejection(
     url: str, token: str | None = None, *headers: tuple[str, str], **options: Any
-) -> Refused:
+) -> RejectedJoin:
     sent = list(headers)
     if token is not None:
         sent.append(("Authorization", f"Bearer {token}"))
     with pytest.raises(InvalidStatus) as caught:
         async with connect(url, additional_headers=sent, proxy=None, **options):
             raise AssertionError("it was let in")
-    return Refused(caught.value)
+    return RejectedJoin(caught.value)

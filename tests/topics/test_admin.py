@@ -11,7 +11,7 @@ import pytest
 
 from interlock.core.call import Caller
 from interlock.topics.config import ParticipantConfig, TopicConfig
-from tests.topics.topic_server import Rooms, run
+from tests.topics.topic_server import TopicServer, run
 
 ADD = {"add": ["mcp/request:tools/*"], "remove": []}
 PATH = "/admin/participants/agent/capabilities"
@@ -23,8 +23,8 @@ BOTH = {"room": TopicConfig(access="private"), "more": TopicConfig(access="priva
 ADMINS = ["boss*"]
 
 
-async def ask(
-    rooms: Rooms,
+async def send_admin_request(
+    rooms: TopicServer,
     path: str = PATH,
     body: Any = ADD,
     token: str | None = "t-boss",
@@ -43,16 +43,18 @@ async def ask(
 
 @pytest.mark.spec("MX-11.3-1")
 def test_hidden_without_administrators() -> None:
-    async def test(rooms: Rooms) -> None:
+    async def test(rooms: TopicServer) -> None:
         async with rooms.join("agent"):
-            unknown = (await ask(rooms, "/nowhere", token=None, method="GET")).content
+            unknown = (
+                await send_admin_request(rooms, "/nowhere", token=None, method="GET")
+            ).content
             for token in ("t-boss", "t-agent", None):
                 for method in ("POST", "GET"):
-                    answer = await ask(rooms, token=token, method=method)
+                    answer = await send_admin_request(rooms, token=token, method=method)
                     # As every path that is unknown.
                     assert (answer.status_code, answer.content) == (404, unknown)
             for path in ("/admin/participants", "/admin/topics"):
-                assert (await ask(rooms, path, method="GET")).status_code == 404
+                assert (await send_admin_request(rooms, path, method="GET")).status_code == 404
 
     run(test)
 
@@ -62,9 +64,9 @@ def test_hidden_without_administrators() -> None:
 @pytest.mark.spec("MX-11.3-3")
 @pytest.mark.spec("MX-7.1-4")
 def test_adds_and_removes_capabilities() -> None:
-    async def test(rooms: Rooms) -> None:
+    async def test(rooms: TopicServer) -> None:
         async with rooms.join("agent", "human") as (agent, human):
-            answer = await ask(rooms)
+            answer = await send_admin_request(rooms)
             assert answer.status_code == 200
             change = answer.json()
             assert set(change) == {
@@ -90,7 +92,9 @@ def test_adds_and_removes_capabilities() -> None:
             assert (entry["verb"], entry["name"]) == ("topics", "room/agent")
             assert "by boss" in entry["detail"]
             assert entry["time_ns"] > 0
-            taken = await ask(rooms, body={"remove": ["mcp/request:tools/*", "mcp/proposal:*"]})
+            taken = await send_admin_request(
+                rooms, body={"remove": ["mcp/request:tools/*", "mcp/proposal:*"]}
+            )
             assert taken.json()["newCapabilities"] == ["chat"]
             refused = await agent.say("mcp/request:tools/call")
             assert (await agent.refusal(refused))["error"] == "capability_violation"
@@ -100,9 +104,9 @@ def test_adds_and_removes_capabilities() -> None:
 
 @pytest.mark.spec("MX-11.3-4")
 def test_change_survives_reconnect() -> None:
-    async def test(rooms: Rooms) -> None:
+    async def test(rooms: TopicServer) -> None:
         async with rooms.join("agent"):
-            assert (await ask(rooms)).status_code == 200
+            assert (await send_admin_request(rooms)).status_code == 200
         async with rooms.join("human", "agent") as (_, agent):
             assert agent.capabilities == ["mcp/proposal:*", "chat", "mcp/request:tools/*"]
 
@@ -111,13 +115,13 @@ def test_change_survives_reconnect() -> None:
 
 @pytest.mark.spec("MX-11.3-4")
 def test_compares_capabilities_as_sets() -> None:
-    async def test(rooms: Rooms) -> None:
+    async def test(rooms: TopicServer) -> None:
         async with rooms.join("agent"):
             body = {"add": ["chat", "x/1", "chat", "x/1", "x/2"], "remove": ["never-had", "x/2"]}
-            change = (await ask(rooms, body=body)).json()
+            change = (await send_admin_request(rooms, body=body)).json()
             assert change["newCapabilities"] == ["mcp/proposal:*", "chat", "x/1"]
             # Nothing new is no error.
-            again = (await ask(rooms, body={"add": ["x/1"]})).json()
+            again = (await send_admin_request(rooms, body={"add": ["x/1"]})).json()
             assert again["newCapabilities"] == again["oldCapabilities"]
 
     run(test, admins=ADMINS)
@@ -125,7 +129,7 @@ def test_compares_capabilities_as_sets() -> None:
 
 @pytest.mark.spec("MX-11.3-4")
 def test_rejects_invalid_requests() -> None:
-    async def test(rooms: Rooms) -> None:
+    async def test(rooms: TopicServer) -> None:
         async with rooms.join("agent", "boss"), rooms.join("agent", topic="more"):
             one = f"{PATH}?topic=room"
             cases: list[tuple[int, dict[str, Any]]] = [
@@ -164,7 +168,7 @@ def test_rejects_invalid_requests() -> None:
             ]
             before = rooms.gateway.list_connections()
             for status, asked in cases:
-                answer = await ask(rooms, **asked)
+                answer = await send_admin_request(rooms, **asked)
                 assert answer.status_code == status, asked
                 told = answer.json()
                 assert set(told) == {"error", "message"}
@@ -182,9 +186,9 @@ def test_rejects_invalid_requests() -> None:
 
 
 def test_several_topics_need_topic_parameter() -> None:
-    async def test(rooms: Rooms) -> None:
+    async def test(rooms: TopicServer) -> None:
         async with rooms.join("agent"), rooms.join("agent", topic="more"):
-            answer = await ask(rooms, f"{PATH}?topic=more", token="t-boss-sr")
+            answer = await send_admin_request(rooms, f"{PATH}?topic=more", token="t-boss-sr")
             assert answer.status_code == 200
             granted = {one.topic: one.capabilities for one in rooms.gateway.list_connections()}
             assert "mcp/request:tools/*" in granted["more"]
@@ -194,11 +198,13 @@ def test_several_topics_need_topic_parameter() -> None:
 
 
 def test_rejects_change_of_own_capabilities() -> None:
-    async def test(rooms: Rooms) -> None:
+    async def test(rooms: TopicServer) -> None:
         async with rooms.join("boss", "agent"):
-            answer = await ask(rooms, "/admin/participants/chief/capabilities")
+            answer = await send_admin_request(rooms, "/admin/participants/chief/capabilities")
             assert answer.status_code == 403
-            other = await ask(rooms, "/admin/participants/chief/capabilities", token="t-boss-sr")
+            other = await send_admin_request(
+                rooms, "/admin/participants/chief/capabilities", token="t-boss-sr"
+            )
             assert other.status_code == 200
 
     seats = [ParticipantConfig(callers=["boss"], id="chief"), ParticipantConfig(callers=["*"])]
@@ -206,38 +212,45 @@ def test_rejects_change_of_own_capabilities() -> None:
 
 
 def test_lists_participants() -> None:
-    async def test(rooms: Rooms) -> None:
+    async def test(rooms: TopicServer) -> None:
         async with rooms.join("agent"), rooms.join("agent", "human", topic="more"):
-            told = (await ask(rooms, "/admin/participants", method="GET")).json()["participants"]
+            told = (await send_admin_request(rooms, "/admin/participants", method="GET")).json()[
+                "participants"
+            ]
             assert [(one["participantId"], one["topic"]) for one in told] == [
                 ("agent", "room"),
                 ("agent", "more"),
                 ("human", "more"),
             ]
             path = "/admin/participants?topic=room"
-            (one,) = (await ask(rooms, path, method="GET")).json()["participants"]
+            (one,) = (await send_admin_request(rooms, path, method="GET")).json()["participants"]
             assert set(one) == {
                 "connectionId", "participantId", "capabilities", "connectedAt", "topic", "routing",
             }  # fmt: skip
             looks = [one for one in rooms.journal if one["verb"] == "topics/admin"]
             assert [(one["caller"], one["outcome"]) for one in looks] == [("boss", "ok")] * 2
             for token, status in (("t-agent", 403), (None, 401)):
-                answer = await ask(rooms, "/admin/participants", method="GET", token=token)
+                answer = await send_admin_request(
+                    rooms, "/admin/participants", method="GET", token=token
+                )
                 assert answer.status_code == status
 
     run(test, admins=ADMINS, rooms=BOTH)
 
 
 def test_lists_topics() -> None:
-    async def test(rooms: Rooms) -> None:
-        assert await shown(rooms) == [("ops", "ops", False, []), ("team-*", "team-*", False, [])]
+    async def test(rooms: TopicServer) -> None:
+        assert await list_topics(rooms) == [
+            ("ops", "ops", False, []),
+            ("team-*", "team-*", False, []),
+        ]
         async with (
             rooms.join("agent", "human", topic="team-a", more="&routing=directed") as (agent, _),
             rooms.join("agent", topic="ops"),
         ):
             refused = await agent.say("mcp/request:tools/call")
             await agent.refusal(refused)
-            assert await shown(rooms) == [
+            assert await list_topics(rooms) == [
                 ("ops", "ops", True, ["agent"]),
                 ("team-*", "team-*", False, []),
                 ("team-a", "team-*", True, ["agent", "human"]),
@@ -255,10 +268,10 @@ def test_lists_topics() -> None:
                 "routing": "directed", "refused": 1, "inside": False,
             }  # fmt: skip
         # One that nobody is in, and one that cannot be.
-        ((name, entry, is_open, _),) = await shown(rooms, "?topic=team-b")
+        ((name, entry, is_open, _),) = await list_topics(rooms, "?topic=team-b")
         assert (name, entry, is_open) == ("team-b", "team-*", False)
-        assert await shown(rooms, "?topic=nowhere") == []
-        assert await shown(rooms, "?topic=team-*") == []
+        assert await list_topics(rooms, "?topic=nowhere") == []
+        assert await list_topics(rooms, "?topic=team-*") == []
 
     seats = [ParticipantConfig(callers=["agent"], profile="full_access")]
     both = {
@@ -268,14 +281,16 @@ def test_lists_topics() -> None:
     run(test, admins=ADMINS, rooms=both)
 
 
-async def topics(rooms: Rooms, query: str = "") -> list[dict[str, Any]]:
-    answer = await ask(rooms, f"/admin/topics{query}", method="GET")
+async def topics(rooms: TopicServer, query: str = "") -> list[dict[str, Any]]:
+    answer = await send_admin_request(rooms, f"/admin/topics{query}", method="GET")
     assert answer.status_code == 200
     told: list[dict[str, Any]] = answer.json()["topics"]
     return told
 
 
-async def shown(rooms: Rooms, query: str = "") -> list[tuple[str, str, bool, list[str]]]:
+async def list_topics(
+    rooms: TopicServer, query: str = ""
+) -> list[tuple[str, str, bool, list[str]]]:
     return [
         (
             one["name"],
@@ -288,17 +303,21 @@ async def shown(rooms: Rooms, query: str = "") -> list[tuple[str, str, bool, lis
 
 
 def test_only_administrators_list_topics() -> None:
-    async def test(rooms: Rooms) -> None:
+    async def test(rooms: TopicServer) -> None:
         path = "/admin/topics"
         for token, status in (("t-agent", 403), ("t-boss-jr", 403), ("wrong", 401), (None, 401)):
-            answer = await ask(rooms, path, method="GET", token=token)
+            answer = await send_admin_request(rooms, path, method="GET", token=token)
             assert answer.status_code == status
             assert "room" not in answer.text
-        assert (await ask(rooms, path)).status_code == 405
-        assert (await ask(rooms, f"{path}?topic=a&topic=b", method="GET")).status_code == 400
+        assert (await send_admin_request(rooms, path)).status_code == 405
+        assert (
+            await send_admin_request(rooms, f"{path}?topic=a&topic=b", method="GET")
+        ).status_code == 400
         # It is there, and nowhere below participants.
-        assert (await ask(rooms, f"/admin/participants{path}", method="GET")).status_code == 404
-        assert (await ask(rooms, path, method="GET")).status_code == 200
+        assert (
+            await send_admin_request(rooms, f"/admin/participants{path}", method="GET")
+        ).status_code == 404
+        assert (await send_admin_request(rooms, path, method="GET")).status_code == 200
         outcomes = [(one["caller"], one["outcome"]) for one in rooms.journal]
         assert outcomes.count(("agent", "forbidden")) == 1
         assert outcomes[-1] == ("boss", "ok")

@@ -30,7 +30,7 @@ def config(name: str = "ops", **topic: object) -> TopicsConfig:
     return TopicsConfig(rooms={name: TopicConfig(**topic)})  # type: ignore[arg-type]
 
 
-def refusal(topics: TopicsConfig, topic: str, caller: Caller | None) -> InterlockError:
+def get_error(topics: TopicsConfig, topic: str, caller: Caller | None) -> InterlockError:
     with pytest.raises(InterlockError) as caught:
         find_participant(topics, topic, caller)
     return caught.value
@@ -65,8 +65,8 @@ def test_participant_rule_may_set_id() -> None:
 
 def test_restricted_topic_needs_participant_rule() -> None:
     topics = config(participants=SEATS[:2])
-    absent = refusal(topics, "other", STRANGER)
-    closed = refusal(topics, "ops", STRANGER)
+    absent = get_error(topics, "other", STRANGER)
+    closed = get_error(topics, "ops", STRANGER)
     assert closed.failure.http == 403
     # Nobody learns which topics there are.
     assert closed.message.replace("ops", "other") == absent.message
@@ -75,8 +75,8 @@ def test_restricted_topic_needs_participant_rule() -> None:
 
 @pytest.mark.parametrize("access", ["restricted", "private"])
 def test_guests_join_only_public_topics(access: str) -> None:
-    closed = refusal(config(access=access), "ops", None)
-    absent = refusal(config(access=access), "other", None)
+    closed = get_error(config(access=access), "ops", None)
+    absent = get_error(config(access=access), "other", None)
     assert closed.failure.http == 401
     assert (closed.failure, closed.message) == (absent.failure, absent.message)
     _, guest = find_participant(
@@ -90,7 +90,7 @@ def test_guests_join_only_public_topics(access: str) -> None:
 @pytest.mark.parametrize("topic", ["", "a b", "a/b", "*", "x" * 129, "ops\n", "é"])
 def test_rejects_invalid_topic_names(topic: str) -> None:
     for caller in (None, STRANGER):
-        assert refusal(config("*", access="public"), topic, caller).failure.http == 400
+        assert get_error(config("*", access="public"), topic, caller).failure.http == 400
 
 
 def test_exact_name_precedes_pattern() -> None:
@@ -107,12 +107,12 @@ def test_exact_name_precedes_pattern() -> None:
 def test_rejects_reserved_participant_ids() -> None:
     for name in ("system", "system:gateway", "system/x", "a b", "a\n", "", "x" * 129):
         assert not is_valid_id(name)
-        assert refusal(config(access="private"), "ops", Caller(name)).failure.http == 403
+        assert get_error(config(access="private"), "ops", Caller(name)).failure.http == 403
     topics = config(access="private", node="hub", record="heads")
     for name in ("hub", "recorder"):
-        assert refusal(topics, "ops", Caller(name)).failure.http == 403
+        assert get_error(topics, "ops", Caller(name)).failure.http == 403
     # The recorder may come at any time.
-    assert refusal(config(access="private"), "ops", Caller("recorder")).failure.http == 403
+    assert get_error(config(access="private"), "ops", Caller("recorder")).failure.http == 403
     assert is_valid_id("systematic")
 
 
@@ -127,7 +127,7 @@ def test_rejects_reserved_participant_ids() -> None:
 )  # fmt: skip
 def test_rejects_confusable_ids(name: str) -> None:
     assert not is_valid_id(name)
-    assert refusal(config(access="private"), "ops", Caller(name)).failure.http == 403
+    assert get_error(config(access="private"), "ops", Caller(name)).failure.http == 403
 
 
 @pytest.mark.parametrize(
@@ -144,11 +144,11 @@ def test_accepts_valid_ids(name: str) -> None:
 def test_rejects_id_of_other_participant_rule(name: str, access: str) -> None:
     seat = ParticipantConfig(callers=["alice"], id="boss", profile="full_access")
     topics = config(access=access, node="hub", participants=[seat])
-    assert refusal(topics, "ops", Caller(name)).failure.http == 403
+    assert get_error(topics, "ops", Caller(name)).failure.http == 403
     assert find_participant(topics, "ops", Caller("alice"))[1].id == "boss"
     # Nor where a seat for many would let it.
     many = config(participants=[seat, ParticipantConfig(callers=["*"])], node="hub")
-    assert refusal(many, "ops", Caller(name)).failure.http == 403
+    assert get_error(many, "ops", Caller(name)).failure.http == 403
     assert find_participant(many, "ops", Caller("bob"))[1].id == "bob"
 
 

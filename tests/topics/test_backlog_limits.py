@@ -7,28 +7,28 @@ import pytest
 from interlock.topics.config import TopicConfig
 from interlock.topics.member import RoomBacklog
 from interlock.topics.socket import TopicSocket
-from tests.topics.peers import joined, refused
-from tests.topics.topic_server import Rooms, run
-from tests.topics.test_socket import BIG, Socket, all_of
-from tests.topics.manual_transport import envelope
+from tests.topics.manual_transport import chat_envelope
+from tests.topics.peers import get_rejection, join_topic
+from tests.topics.test_socket import BIG, SocketBench, numbered_envelopes
+from tests.topics.topic_server import TopicServer, run
 
-MOST = 40 * (BIG + 200)
+MAX_BYTES = 40 * (BIG + 200)
 
 
-class Full(Socket):
+class UnreadSocket(SocketBench):
     """One that does not read, in a room that keeps 40 messages of this size for all."""
 
     def __init__(
         self, shared: RoomBacklog, *, guest: bool = False, overflow: str = "report"
     ) -> None:
         super().__init__(
-            shared=shared, guest=guest, overflow=overflow, unread=MOST, queue_bytes=1000 * BIG
+            shared=shared, guest=guest, overflow=overflow, unread=MAX_BYTES, queue_bytes=1000 * BIG
         )
         self.filled = self.fill()
 
     def send_many(self, times: int) -> None:
         for number in range(times):
-            self.deliver(envelope(f"m-{number}", size=BIG))
+            self.deliver(chat_envelope(f"m-{number}", size=BIG))
 
     @property
     def got(self) -> int:
@@ -37,10 +37,10 @@ class Full(Socket):
 
 def test_members_share_room_limit() -> None:
     shared = RoomBacklog()
-    one, other = Full(shared), Full(shared)
+    one, other = UnreadSocket(shared), UnreadSocket(shared)
     one.send_many(30)
     other.send_many(30)
-    assert shared.bytes <= MOST
+    assert shared.bytes <= MAX_BYTES
     other.read_on()
     assert 9 <= other.got <= 11
     assert [loss.count for loss in other.resumed] == [30 - other.got]
@@ -58,7 +58,7 @@ def test_members_share_room_limit() -> None:
 @pytest.mark.parametrize("overflow", ["report", "close"])
 def test_disconnect_releases_queue(overflow: str) -> None:
     shared = RoomBacklog()
-    one = Full(shared, overflow=overflow)
+    one = UnreadSocket(shared, overflow=overflow)
     one.send_many(30)
     assert shared.bytes > 0
     if overflow == "close":
@@ -71,7 +71,7 @@ def test_disconnect_releases_queue(overflow: str) -> None:
 
 def test_guests_use_half_of_limit() -> None:
     shared = RoomBacklog()
-    guest, known = Full(shared, guest=True), Full(shared)
+    guest, known = UnreadSocket(shared, guest=True), UnreadSocket(shared)
     guest.send_many(40)
     known.send_many(18)
     guest.read_on()
@@ -81,16 +81,16 @@ def test_guests_use_half_of_limit() -> None:
 
 
 def test_limits_queue_of_guest() -> None:
-    guest = Socket(guest=True, queue=40)
+    guest = SocketBench(guest=True, queue=40)
     filled = guest.fill()
-    guest.deliver(*all_of(range(40)))
+    guest.deliver(*numbered_envelopes(range(40)))
     guest.read_on()
-    assert guest.wire.texts[filled:] == all_of(range(10))
+    assert guest.wire.texts[filled:] == numbered_envelopes(range(10))
 
 
 def test_connection_without_token_has_guest_limits() -> None:
-    async def test(rooms: Rooms) -> None:
-        async with joined(rooms.url()) as guest, rooms.join("agent") as (agent,):
+    async def test(rooms: TopicServer) -> None:
+        async with join_topic(rooms.url()) as guest, rooms.join("agent") as (agent,):
             kept = {}
             for one in (guest, agent):
                 member = rooms.gateway.find_member("room", one.id)
@@ -103,16 +103,16 @@ def test_connection_without_token_has_guest_limits() -> None:
 
 
 def test_guests_cannot_fill_room() -> None:
-    async def test(rooms: Rooms) -> None:
-        async with joined(rooms.url()), joined(rooms.url()) as second:
-            answer = await refused(rooms.url())
+    async def test(rooms: TopicServer) -> None:
+        async with join_topic(rooms.url()), join_topic(rooms.url()) as second:
+            answer = await get_rejection(rooms.url())
             assert answer.status == 503
             assert "token" in answer.sentence
             async with rooms.join("agent", "human") as (agent, _):
                 said = await agent.chat()
                 assert (await second.until(said))["from"] == "agent"
                 # It is full now, for everybody.
-                assert (await refused(rooms.url(), "t-worker")).status == 503
+                assert (await get_rejection(rooms.url(), "t-worker")).status == 503
             # A guest's connection may be younger than the room's limit: all share one account.
             (unread,) = {id(one._backlog) for one in rooms.door._sockets}
             assert unread
@@ -121,9 +121,9 @@ def test_guests_cannot_fill_room() -> None:
 
 
 def test_guest_limit_is_configurable() -> None:
-    async def test(rooms: Rooms) -> None:
-        async with joined(rooms.url()):
-            assert (await refused(rooms.url())).status == 503
+    async def test(rooms: TopicServer) -> None:
+        async with join_topic(rooms.url()):
+            assert (await get_rejection(rooms.url())).status == 503
 
     run(test, rooms={"room": TopicConfig(access="public", max_guests=1)})
     assert TopicConfig(max_participants=1).guest_limit == 1

@@ -7,7 +7,7 @@ import pytest
 from interlock.core.call import Caller
 from interlock.protocol.mcpx_terms import FORBIDDEN_CODE
 from interlock.topics.config import ParticipantConfig, TopicConfig, TopicsConfig
-from tests.topics.test_gateway import House
+from tests.topics.test_gateway import GatewayBench
 
 SHARED = {"ops": TopicConfig(participants=[ParticipantConfig(callers=["*"], id="robot")])}
 
@@ -25,7 +25,7 @@ SHARED = {"ops": TopicConfig(participants=[ParticipantConfig(callers=["*"], id="
 )
 def test_changed_caller_keeps_or_loses_membership(now: Caller, stays: bool) -> None:
     """Also where both would be called the same."""
-    house = House(SHARED)
+    house = GatewayBench(SHARED)
     member, ear = house.come("a")
     assert member.id == "robot"
     house.gateway.update_caller(member, now)
@@ -39,7 +39,7 @@ def test_changed_caller_keeps_or_loses_membership(now: Caller, stays: bool) -> N
 @pytest.mark.parametrize("there", [True, False], ids=["there", "away"])
 def test_capability_change_does_not_return_with_older_config(there: bool) -> None:
     first, second = TopicConfig("private"), TopicConfig("private", profile="none")
-    house = House({"ops": first})
+    house = GatewayBench({"ops": first})
     member, _ = house.come("a")
     given = member.capabilities
     house.gateway.change_capabilities("a", ["mcp/request:tools/*"], [], by="admin", topic=None)
@@ -53,7 +53,7 @@ def test_capability_change_does_not_return_with_older_config(there: bool) -> Non
 
 
 def test_capability_change_survives_other_config_changes() -> None:
-    house = House({"ops": TopicConfig("private")})
+    house = GatewayBench({"ops": TopicConfig("private")})
     member, _ = house.come("a")
     house.gateway.change_capabilities("a", ["mcp/request:tools/*"], [], by="admin", topic=None)
     house.gateway.leave(member)

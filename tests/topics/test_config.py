@@ -110,14 +110,14 @@ def test_accepts_overlapping_patterns_in_useful_order() -> None:
 def test_detects_covered_patterns_with_brackets(above: str, below: str, covered: bool) -> None:
     text = f"topics: {{rooms: {{'{above}': {{}}, '{below}': {{}}}}}}"
     if not covered:
-        told = problems_of(text)
+        told = list_problems(text)
         assert "above it matches every topic" not in told
         return
     with pytest.raises(ConfigError, match="above it matches every topic"):
         parse_config(text)
 
 
-def problems_of(text: str) -> str:
+def list_problems(text: str) -> str:
     """A name may be none for another reason."""
     try:
         parse_config(text)

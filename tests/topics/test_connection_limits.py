@@ -8,12 +8,12 @@ from interlock.core.call import Caller
 from interlock.errors import InterlockError
 from interlock.topics.config import TopicConfig, TopicsConfig
 from interlock.topics.connection_limits import MAX_CONNECTIONS_PER_CALLER
-from tests.topics.test_gateway import House
+from tests.topics.test_gateway import GatewayBench
 
 ROOMS = {"team-*": TopicConfig("private"), "open-*": TopicConfig("public")}
 
 
-def refusal(house: House, topic: str, name: str | None) -> str:
+def get_message(house: GatewayBench, topic: str, name: str | None) -> str:
     caller = None if name is None else Caller(name, kind="token")
     with pytest.raises(InterlockError) as refused:
         house.gateway.admit(topic, caller)
@@ -22,34 +22,34 @@ def refusal(house: House, topic: str, name: str | None) -> str:
 
 
 def test_limits_connections_per_caller() -> None:
-    house = House(ROOMS)
+    house = GatewayBench(ROOMS)
     members = [
         house.come("eve", f"team-{number}")[0] for number in range(MAX_CONNECTIONS_PER_CALLER)
     ]
-    assert "Leave one of them" in refusal(house, "team-more", "eve")
+    assert "Leave one of them" in get_message(house, "team-more", "eve")
     # Another connection to where it is already takes the place of the older one.
     again, _ = house.come("eve", "team-0")
     assert len(house.gateway._connections) == MAX_CONNECTIONS_PER_CALLER
     house.come("ada", "team-more")
     house.gateway.leave(members[0])
-    assert "Leave one of them" in refusal(house, "team-more", "eve")
+    assert "Leave one of them" in get_message(house, "team-more", "eve")
     house.gateway.leave(again)
     house.come("eve", "team-more")
 
 
 def test_guests_cannot_use_all_connections() -> None:
-    house = House(ROOMS)
+    house = GatewayBench(ROOMS)
     house.gateway.configure(TopicsConfig(rooms=ROOMS, max_connections=10))
     for number in range(5):
         house.come(None, f"open-{number}")
-    assert "Join with a token" in refusal(house, "open-more", None)
+    assert "Join with a token" in get_message(house, "open-more", None)
     for number in range(5):
         house.come(f"a{number}", "team-x")
-    assert "which is the limit" in refusal(house, "team-x", "one-more")
+    assert "which is the limit" in get_message(house, "team-x", "one-more")
 
 
 def test_counts_disconnects() -> None:
-    house = House(ROOMS)
+    house = GatewayBench(ROOMS)
     census = house.gateway._connections
     member, _ = house.come("a", "team-x")
     house.come("b", "team-x")

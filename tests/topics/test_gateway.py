@@ -17,13 +17,21 @@ from interlock.topics.config import ParticipantConfig, TopicConfig, TopicsConfig
 from interlock.topics.gateway import Gateway
 from interlock.topics.member import Member, MessageLoss, ParticipantProfile
 from interlock.topics.room import Room
-from tests.topics.memory_room import FULL, NOBODY, NOW, Ear, Numbered, Turns, said
+from tests.topics.memory_room import (
+    FULL,
+    NOBODY,
+    NOW,
+    ManualTurns,
+    NumberedIds,
+    RecordingSink,
+    write_message,
+)
 
 PRIVATE = TopicConfig(access="private")
 ROOMS = {"ops": PRIVATE, "team-*": PRIVATE, "open": TopicConfig(access="public")}
 
 
-class Kept:
+class MemoryJournal:
     """A recorder in memory."""
 
     def __init__(self) -> None:
@@ -36,20 +44,20 @@ class Kept:
         raise AssertionError("nothing here has to be on disk first")
 
 
-class House:
+class GatewayBench:
     """A gateway, and what the node hears of it."""
 
     def __init__(self, rooms: dict[str, TopicConfig] | None = None) -> None:
-        self.turns = Turns()
+        self.turns = ManualTurns()
         self.opened: list[str] = []
         self.closed: list[str] = []
-        self.inside: list[Ear] = []
-        self.journal = Kept()
+        self.inside: list[RecordingSink] = []
+        self.journal = MemoryJournal()
         self.time = 0.0
         self.gateway = Gateway(
             TopicsConfig(rooms=ROOMS if rooms is None else rooms),
             call_soon=self.turns,
-            new_id=Numbered(),
+            new_id=NumberedIds(),
             now=lambda: NOW,
             on_open=self._opened,
             on_close=lambda room: self.closed.append(room.name),
@@ -61,7 +69,7 @@ class House:
     def _opened(self, room: Room) -> None:
         self.opened.append(room.name)
         if room.settings.node is not None:
-            ear = Ear()
+            ear = RecordingSink()
             self.inside.append(ear)
             node = ParticipantProfile(room.settings.node, FULL, "directed")
             caller = Caller(node.id, kind="node")
@@ -69,16 +77,16 @@ class House:
                 room.name, node, ear, caller=caller, credentials=NOBODY, internal=True
             )
 
-    def come(self, name: str | None, topic: str = "ops") -> tuple[Member, Ear]:
+    def come(self, name: str | None, topic: str = "ops") -> tuple[Member, RecordingSink]:
         caller = None if name is None else Caller(name, kind="token")
-        ear = Ear()
+        ear = RecordingSink()
         participant = self.gateway.admit(topic, caller)
         member = self.gateway.add_member(topic, participant, ear, caller=caller, credentials=NOBODY)
         self.turns.take()
         return member, ear
 
 
-def refused(house: House, *arguments: object, **named: object) -> InterlockError:
+def get_error(house: GatewayBench, *arguments: object, **named: object) -> InterlockError:
     with pytest.raises(InterlockError) as caught:
         house.gateway.change_capabilities(*arguments, **{"topic": None, **named})  # type: ignore[arg-type]
     return caught.value
@@ -89,7 +97,7 @@ def refused(house: House, *arguments: object, **named: object) -> InterlockError
 
 @pytest.mark.spec("MX-2.2-4")
 def test_messages_stay_in_room() -> None:
-    house = House()
+    house = GatewayBench()
     a, _ = house.come("a", "ops")
     _, to_b = house.come("b", "team-x")
     _, to_c = house.come("c", "team-y")
@@ -98,8 +106,8 @@ def test_messages_stay_in_room() -> None:
     _, also_to_a = house.come("a", "team-x")
     for ear in (to_b, to_c, to_here, also_to_a):
         ear.forget()
-    house.gateway.send(a, said("a", id="all"))
-    house.gateway.send(a, said("a", "chat", "b", "c", id="named"))
+    house.gateway.send(a, write_message("a", id="all"))
+    house.gateway.send(a, write_message("a", "chat", "b", "c", id="named"))
     house.turns.take()
     assert [message["id"] for message in to_here.heard] == ["all", "named"]
     house.gateway.leave(here)
@@ -108,7 +116,7 @@ def test_messages_stay_in_room() -> None:
 
 
 def test_room_opens_with_first_and_closes_with_last_member() -> None:
-    house = House()
+    house = GatewayBench()
     assert house.opened == []
     a, to_a = house.come("a", "team-x")
     b, _ = house.come("b", "team-x")
@@ -119,7 +127,7 @@ def test_room_opens_with_first_and_closes_with_last_member() -> None:
     assert house.closed == ["team-x"]
     assert house.gateway.rooms == {}
     # What comes late from somebody who was there is nothing.
-    assert house.gateway.send(b, said("b")) is None
+    assert house.gateway.send(b, write_message("b")) is None
     house.gateway.report_loss(b, MessageLoss(1))
     house.gateway.leave(b)
     assert to_a.closed is None
@@ -127,9 +135,9 @@ def test_room_opens_with_first_and_closes_with_last_member() -> None:
 
 @pytest.mark.spec("MX-2.2-3")
 def test_reopened_room_has_no_history() -> None:
-    house = House()
+    house = GatewayBench()
     a, _ = house.come("a")
-    house.gateway.send(a, said("a"))
+    house.gateway.send(a, write_message("a"))
     house.gateway.leave(a)
     _, to_b = house.come("b")
     assert to_b.kinds == ["system/welcome", "system/presence"]
@@ -138,7 +146,7 @@ def test_reopened_room_has_no_history() -> None:
 
 def test_node_joins_rooms_with_exact_name() -> None:
     seat = TopicConfig(access="private", node="hub")
-    house = House({"ops": seat, "team-*": seat, "plain": PRIVATE})
+    house = GatewayBench({"ops": seat, "team-*": seat, "plain": PRIVATE})
     assert house.opened == ["ops"]
     a, to_a = house.come("a", "team-x")
     assert house.opened == ["ops", "team-x"]
@@ -157,7 +165,7 @@ def test_node_joins_rooms_with_exact_name() -> None:
 
 
 def test_stop_closes_every_connection() -> None:
-    house = House()
+    house = GatewayBench()
     ears = [house.come("a")[1], house.come("b", "team-x")[1]]
     house.gateway.close()
     assert [ear.closed for ear in ears] == [(SHUTTING_DOWN_CODE, "The node stops.")] * 2
@@ -169,7 +177,7 @@ def test_stop_closes_every_connection() -> None:
 
 
 def test_guest_ids_are_unique() -> None:
-    house = House()
+    house = GatewayBench()
     guests = [house.come(None, "open")[0] for _ in range(50)]
     assert len({guest.id for guest in guests}) == 50
     assert all(guest.id.startswith("guest-") for guest in guests)
@@ -177,7 +185,7 @@ def test_guest_ids_are_unique() -> None:
 
 
 def test_same_name_of_other_kind_is_rejected() -> None:
-    house = House()
+    house = GatewayBench()
     member, _ = house.come("a")
     with pytest.raises(InterlockError) as caught:
         house.gateway.admit("ops", Caller("a", kind="jwt"))
@@ -186,7 +194,7 @@ def test_same_name_of_other_kind_is_rejected() -> None:
 
 
 def test_full_room_rejects_before_upgrade() -> None:
-    house = House({"ops": TopicConfig(access="private", max_participants=1)})
+    house = GatewayBench({"ops": TopicConfig(access="private", max_participants=1)})
     house.come("a")
     with pytest.raises(InterlockError) as caught:
         house.gateway.admit("ops", Caller("b", kind="token"))
@@ -194,15 +202,19 @@ def test_full_room_rejects_before_upgrade() -> None:
 
 
 def test_rejects_members_of_removed_topic() -> None:
-    house = House()
+    house = GatewayBench()
     with pytest.raises(InterlockError):
         house.gateway.add_member(
-            "gone", ParticipantProfile("a", FULL), Ear(), caller=Caller("a"), credentials=NOBODY
+            "gone",
+            ParticipantProfile("a", FULL),
+            RecordingSink(),
+            caller=Caller("a"),
+            credentials=NOBODY,
         )
 
 
 def test_revocation_disconnects_caller() -> None:
-    house = House()
+    house = GatewayBench()
     _, to_a = house.come("a")
     _, also = house.come("a", "team-x")
     _, to_b = house.come("b")
@@ -219,9 +231,9 @@ def test_revocation_disconnects_caller() -> None:
 
 @pytest.mark.spec("MX-10.1-1", "MX-2.1-5")
 def test_describes_connections() -> None:
-    house = House()
+    house = GatewayBench()
     member, _ = house.come("a")
-    house.gateway.send(member, said("a"))
+    house.gateway.send(member, write_message("a"))
     shown = msgspec.to_builtins(house.gateway.list_connections())
     assert shown == [
         {
@@ -231,7 +243,7 @@ def test_describes_connections() -> None:
         }
     ]  # fmt: skip
     other = ParticipantProfile("b", FULL, "directed")
-    house.gateway.add_member("ops", other, Ear(), caller=Caller("b"), credentials=NOBODY)
+    house.gateway.add_member("ops", other, RecordingSink(), caller=Caller("b"), credentials=NOBODY)
     assert [one.routing for one in house.gateway.list_connections()] == ["all", "directed"]
     house.turns.take()
     # And nothing else is kept: no message, no history.
@@ -242,11 +254,11 @@ def test_describes_connections() -> None:
 
 
 def test_logs_repeated_rejections(caplog: pytest.LogCaptureFixture) -> None:
-    house = House()
+    house = GatewayBench()
     member, _ = house.come("a")
     with caplog.at_level(logging.INFO):
         for _ in range(15):
-            house.gateway.send(member, said("a", "mcp/request:\n"))
+            house.gateway.send(member, write_message("a", "mcp/request:\n"))
     lines = [record.getMessage() for record in caplog.records]
     assert [line.count("capability_violation") for line in lines] == [1, 1]
     assert not any("\n" in line for line in lines)
@@ -258,7 +270,7 @@ def test_logs_repeated_rejections(caplog: pytest.LogCaptureFixture) -> None:
 
 @pytest.mark.spec("MX-4.1-16", "MX-11.3-5")
 def test_changes_capabilities_and_announces() -> None:
-    house = House()
+    house = GatewayBench()
     member, to_a = house.come("a")
     _, to_b = house.come("b")
     steps: list[tuple[list[str], list[str]]] = [
@@ -269,7 +281,7 @@ def test_changes_capabilities_and_announces() -> None:
     kinds = ["mcp/request:resources/read:x", "mcp/request:tools/call:x", "mcp/request:prompts/get"]
 
     def allowed() -> list[bool]:
-        return [house.gateway.send(member, said("a", kind)) is not None for kind in kinds]
+        return [house.gateway.send(member, write_message("a", kind)) is not None for kind in kinds]
 
     assert {*member.capabilities} == {*PROGRESSIVE_TRUST[0]}
     assert allowed() == [False, False, False]
@@ -296,7 +308,7 @@ def test_changes_capabilities_and_announces() -> None:
 
 
 def test_unchanged_capabilities_are_not_announced() -> None:
-    house = House()
+    house = GatewayBench()
     _, to_a = house.come("a")
     to_a.forget()
     change = house.gateway.change_capabilities("a", ["chat"], ["x"], by="admin", topic="ops")
@@ -307,20 +319,20 @@ def test_unchanged_capabilities_are_not_announced() -> None:
 
 
 def test_rejects_forbidden_capability_changes() -> None:
-    house = House({**ROOMS, "hubs": TopicConfig(access="private", node="hub")})
+    house = GatewayBench({**ROOMS, "hubs": TopicConfig(access="private", node="hub")})
     house.come("a")
-    assert refused(house, "x", [], [], by="admin").failure.http == 404
-    assert refused(house, "a", [], [], by="admin", topic="team-x").failure.http == 404
-    assert refused(house, "a", ["mcp/*"], [], by="a").failure.http == 403
-    of_the_node = refused(house, "hub", [], ["chat"], by="admin")
+    assert get_error(house, "x", [], [], by="admin").failure.http == 404
+    assert get_error(house, "a", [], [], by="admin", topic="team-x").failure.http == 404
+    assert get_error(house, "a", ["mcp/*"], [], by="a").failure.http == 403
+    of_the_node = get_error(house, "hub", [], ["chat"], by="admin")
     assert of_the_node.failure.http == 403
     assert "the node itself" in of_the_node.message
     for pattern in ("system/*", "", "a b", "presence"):
-        assert refused(house, "a", [pattern], [], by="admin").failure.http == 400
+        assert get_error(house, "a", [pattern], [], by="admin").failure.http == 400
     many = [f"x/{number}" for number in range(100)]
-    assert refused(house, "a", many, [], by="admin").failure.http == 400
+    assert get_error(house, "a", many, [], by="admin").failure.http == 400
     house.come("a", "team-x")
-    conflict = refused(house, "a", ["mcp/*"], [], by="admin")
+    conflict = get_error(house, "a", ["mcp/*"], [], by="admin")
     assert conflict.failure.http == 409
     assert "ops, team-x" in conflict.message
     house.gateway.change_capabilities("a", ["mcp/*"], [], by="admin", topic="team-x")
@@ -332,7 +344,7 @@ def test_rejects_forbidden_capability_changes() -> None:
 
 
 def test_capability_change_survives_reconnect_but_not_config_change() -> None:
-    house = House()
+    house = GatewayBench()
     member, _ = house.come("a")
     house.gateway.change_capabilities("a", ["mcp/*"], [], by="admin", topic=None)
     house.gateway.leave(member)
@@ -341,7 +353,7 @@ def test_capability_change_survives_reconnect_but_not_config_change() -> None:
     house.gateway.leave(member)
     # It is away, and what it was given can be taken from it.
     house.gateway.change_capabilities("a", [], ["mcp/*"], by="admin", topic="ops")
-    assert refused(house, "a", ["mcp/*"], [], by="a").failure.http == 403
+    assert get_error(house, "a", ["mcp/*"], [], by="a").failure.http == 403
     assert "mcp/*" not in house.gateway.admit("ops", Caller("a", kind="token")).capabilities
     house.gateway.change_capabilities("a", ["mcp/*"], [], by="admin", topic="ops")
     # Somebody else of that name has not earned it.
@@ -367,12 +379,14 @@ def test_removed_capability_stays_removed_after_reconnect(between: Caller) -> No
         ParticipantConfig(callers=["a"], id="a", profile="full_access"),
         ParticipantConfig(roles=["twin"], id="a", profile="full_access"),
     ]
-    house = House({"ops": TopicConfig(participants=seats)})
+    house = GatewayBench({"ops": TopicConfig(participants=seats)})
     member, _ = house.come("a")
     house.gateway.change_capabilities("a", [], ["mcp/*"], by="admin", topic=None)
     house.gateway.leave(member)
     participant = house.gateway.admit("ops", between)
-    other = house.gateway.add_member("ops", participant, Ear(), caller=between, credentials=NOBODY)
+    other = house.gateway.add_member(
+        "ops", participant, RecordingSink(), caller=between, credentials=NOBODY
+    )
     house.gateway.leave(other)
     member, _ = house.come("a")
     assert member.capabilities == ("chat",)
@@ -380,7 +394,7 @@ def test_removed_capability_stays_removed_after_reconnect(between: Caller) -> No
 
 def test_limits_remembered_capability_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("interlock.topics.gateway.MAX_CAPABILITY_CHANGES", 2)
-    house = House()
+    house = GatewayBench()
     for place, name in enumerate(("a", "b", "a", "c")):
         member, _ = house.come(name)
         house.gateway.change_capabilities(
@@ -393,18 +407,18 @@ def test_limits_remembered_capability_changes(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_next_guest_does_not_inherit_capabilities() -> None:
-    house = House()
+    house = GatewayBench()
     guest, _ = house.come(None, "open")
     house.gateway.change_capabilities(guest.id, ["mcp/*"], [], by="admin", topic=None)
     assert "mcp/*" in guest.capabilities
     house.gateway.leave(guest)
-    assert refused(house, guest.id, [], [], by="admin").failure.http == 404
+    assert get_error(house, guest.id, [], [], by="admin").failure.http == 404
 
 
 # --- another config ---
 
 
-def seats(*capabilities: str, **more: object) -> TopicConfig:
+def topic_with_seats(*capabilities: str, **more: object) -> TopicConfig:
     return TopicConfig(
         participants=[ParticipantConfig(callers=["a"], capabilities=[*capabilities])],
         **more,  # type: ignore[arg-type]
@@ -412,7 +426,7 @@ def seats(*capabilities: str, **more: object) -> TopicConfig:
 
 
 def test_config_change_is_announced_to_affected_participants() -> None:
-    house = House({"ops": seats(access="private"), "x": PRIVATE, "y-*": PRIVATE})
+    house = GatewayBench({"ops": topic_with_seats(access="private"), "x": PRIVATE, "y-*": PRIVATE})
     a, to_a = house.come("a")
     _, to_b = house.come("b")
     _, to_x = house.come("a", "x")
@@ -421,7 +435,7 @@ def test_config_change_is_announced_to_affected_participants() -> None:
     house.turns.take()
     for ear in (to_a, to_b):
         ear.forget()
-    house.gateway.configure(TopicsConfig(rooms={"ops": seats("x/*"), "x": PRIVATE}))
+    house.gateway.configure(TopicsConfig(rooms={"ops": topic_with_seats("x/*"), "x": PRIVATE}))
     house.turns.take()
     # The seat is another one now, so what an admin made of the old one is forgotten.
     assert a.capabilities == ("mcp/proposal:*", "chat", "x/*")
@@ -435,19 +449,19 @@ def test_config_change_is_announced_to_affected_participants() -> None:
 
 
 def test_unchanged_config_keeps_capability_changes() -> None:
-    house = House({"ops": seats()})
+    house = GatewayBench({"ops": topic_with_seats()})
     _, to_a = house.come("a")
     house.gateway.change_capabilities("a", ["mcp/*"], [], by="admin", topic="ops")
     house.turns.take()
     to_a.forget()
-    house.gateway.configure(TopicsConfig(rooms={"ops": seats()}))
+    house.gateway.configure(TopicsConfig(rooms={"ops": topic_with_seats()}))
     house.turns.take()
     assert to_a.texts == []
     assert "mcp/*" in house.gateway.admit("ops", Caller("a", kind="token")).capabilities
 
 
 def test_changed_participant_id_ends_connection() -> None:
-    house = House({"ops": PRIVATE})
+    house = GatewayBench({"ops": PRIVATE})
     _, to_a = house.come("a")
     seat = ParticipantConfig(callers=["a"], id="planner")
     house.gateway.configure(TopicsConfig(rooms={"ops": TopicConfig(participants=[seat])}))
@@ -457,7 +471,7 @@ def test_changed_participant_id_ends_connection() -> None:
 
 
 def test_closing_public_access_disconnects_guests() -> None:
-    house = House()
+    house = GatewayBench()
     _, to_guest = house.come(None, "open")
     house.gateway.configure(TopicsConfig(rooms={"open": PRIVATE}))
     assert to_guest.closed is not None
@@ -465,14 +479,14 @@ def test_closing_public_access_disconnects_guests() -> None:
 
 
 def test_removing_node_closes_empty_room() -> None:
-    house = House({"hubs": TopicConfig(access="private", node="hub")})
+    house = GatewayBench({"hubs": TopicConfig(access="private", node="hub")})
     assert list(house.gateway.rooms) == ["hubs"]
     house.gateway.configure(TopicsConfig(rooms={"hubs": PRIVATE}))
     assert house.gateway.rooms == {}
 
 
 def test_config_change_adds_node_to_rooms() -> None:
-    house = House({"ops": PRIVATE})
+    house = GatewayBench({"ops": PRIVATE})
     a, to_a = house.come("a")
     with_node = TopicConfig(access="private", node="hub")
     house.gateway.configure(TopicsConfig(rooms={"ops": with_node}))

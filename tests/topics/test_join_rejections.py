@@ -18,8 +18,8 @@ from interlock.errors import FORBIDDEN, InterlockError
 from interlock.topics.config import TopicConfig
 from interlock.topics.gateway import Gateway
 from tests.channels.certificates import Authority
-from tests.topics.peers import Peer, joined, refused
-from tests.topics.topic_server import PUBLIC, RESTRICTED, Rooms, run
+from tests.topics.peers import WebSocketParticipant, get_rejection, join_topic
+from tests.topics.topic_server import PUBLIC, RESTRICTED, TopicServer, run
 
 REFUSALS = [
     ("", "t-human", 400),
@@ -42,9 +42,9 @@ OUTCOMES = {400: "invalid_request", 401: "unauthenticated", 403: "forbidden"}
 
 @pytest.mark.spec("MX-6.2a-7", "MX-6.3a-4")
 def test_rejects_invalid_join_requests() -> None:
-    async def test(rooms: Rooms) -> None:
+    async def test(rooms: TopicServer) -> None:
         for query, token, status in REFUSALS:
-            answer = await refused(rooms.address(f"/ws{query}").replace("http", "ws"), token)
+            answer = await get_rejection(rooms.address(f"/ws{query}").replace("http", "ws"), token)
             assert answer.status == status, query
             assert ("WWW-Authenticate" in answer.headers) == (status == 401)
             assert answer.sentence.endswith(".")
@@ -61,8 +61,8 @@ def test_rejects_invalid_join_requests() -> None:
 
 @pytest.mark.spec("MX-8.1-2")
 def test_rejects_wrong_token() -> None:
-    async def test(rooms: Rooms) -> None:
-        answer = await refused(rooms.url(), "wrong")
+    async def test(rooms: TopicServer) -> None:
+        answer = await get_rejection(rooms.url(), "wrong")
         assert answer.status == 401
         assert answer.headers["WWW-Authenticate"].startswith("Bearer")
         async with rooms.join("human") as (human,):
@@ -72,9 +72,9 @@ def test_rejects_wrong_token() -> None:
 
 
 def test_rejections_do_not_reveal_topics() -> None:
-    async def test(rooms: Rooms) -> None:
-        denied = await refused(rooms.url("other"), "t-human")
-        unknown = await refused(rooms.url("no-such"), "t-human")
+    async def test(rooms: TopicServer) -> None:
+        denied = await get_rejection(rooms.url("other"), "t-human")
+        unknown = await get_rejection(rooms.url("no-such"), "t-human")
         assert denied.sentence.replace("other", "T") == unknown.sentence.replace("no-such", "T")
 
     run(test, rooms=RESTRICTED)
@@ -84,13 +84,13 @@ def test_rejections_do_not_reveal_topics() -> None:
 def test_token_in_url_is_never_logged(caplog: pytest.LogCaptureFixture) -> None:
     secret = "hJ3kq8-very-secret"
 
-    async def test(rooms: Rooms) -> None:
+    async def test(rooms: TopicServer) -> None:
         for query in (f"room&token={secret}", f"room&auth={secret}", f"room&x=Bearer%20{secret}"):
-            answer = await refused(rooms.url(query), "t-human")
+            answer = await get_rejection(rooms.url(query), "t-human")
             assert answer.status == 400
             assert secret not in answer.sentence
         # Nor one that somebody took for the name of a topic.
-        assert (await refused(rooms.url(secret), "t-human")).status == 403
+        assert (await get_rejection(rooms.url(secret), "t-human")).status == 403
         assert len(rooms.journal) == 4
         assert secret not in repr(rooms.journal)
 
@@ -100,28 +100,28 @@ def test_token_in_url_is_never_logged(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_rejects_foreign_origins() -> None:
-    async def test(rooms: Rooms) -> None:
+    async def test(rooms: TopicServer) -> None:
         for origin in ("https://evil.example", "null"):
-            assert (await refused(rooms.url(), "t-human", ("Origin", origin))).status == 403
+            assert (await get_rejection(rooms.url(), "t-human", ("Origin", origin))).status == 403
             assert rooms.journal.pop()["outcome"] == "foreign_origin"
-        assert await answered(rooms, "/ws?topic=room", host="evil.example") == 403
+        assert await get_status(rooms, "/ws?topic=room", host="evil.example") == 403
         assert rooms.journal.pop()["outcome"] == "foreign_origin"
 
     run(test)
 
 
 def test_accepts_local_origin() -> None:
-    async def test(rooms: Rooms) -> None:
+    async def test(rooms: TopicServer) -> None:
         origin = f"http://localhost:{rooms.http.port}"
-        async with joined(rooms.url(), "t-human", origin=origin) as human:
+        async with join_topic(rooms.url(), "t-human", origin=origin) as human:
             assert human.id == "human"
 
     run(test)
 
 
 def test_rejects_caller_without_call_permission() -> None:
-    async def test(rooms: Rooms) -> None:
-        answer = await refused(rooms.url(), "t-viewer")
+    async def test(rooms: TopicServer) -> None:
+        answer = await get_rejection(rooms.url(), "t-viewer")
         assert answer.status == 403
         assert [entry["outcome"] for entry in rooms.journal] == ["forbidden"]
 
@@ -129,9 +129,9 @@ def test_rejects_caller_without_call_permission() -> None:
 
 
 def test_rejects_join_of_full_topic() -> None:
-    async def test(rooms: Rooms) -> None:
+    async def test(rooms: TopicServer) -> None:
         async with rooms.join("agent", "human"):
-            answer = await refused(rooms.url(), "t-worker")
+            answer = await get_rejection(rooms.url(), "t-worker")
             assert answer.status == 503
             assert answer.headers["Retry-After"] == "1"
             # Who is in already may come by another connection.
@@ -142,15 +142,15 @@ def test_rejects_join_of_full_topic() -> None:
 
 
 def test_stopping_node_rejects_joins() -> None:
-    async def test(rooms: Rooms) -> None:
+    async def test(rooms: TopicServer) -> None:
         rooms.rig.pipeline.admission.is_closed = True
         for token in ("t-human", None):
-            assert (await refused(rooms.url(), token)).status == 503
+            assert (await get_rejection(rooms.url(), token)).status == 503
 
     run(test, rooms=PUBLIC)
 
 
-class Asks:
+class TokenLookup:
     """Tokens that somebody else has to be asked about."""
 
     requires_token = True
@@ -170,17 +170,17 @@ class Asks:
 
 
 def test_unknown_token_is_retried_after_lookup() -> None:
-    async def test(rooms: Rooms) -> None:
-        answer = await refused(rooms.url(), "opaque")
+    async def test(rooms: TopicServer) -> None:
+        answer = await get_rejection(rooms.url(), "opaque")
         assert answer.status == 503
         assert answer.headers["Retry-After"] == "1"
         assert rooms.journal == []
-        async with joined(rooms.url(), "opaque") as stranger:
+        async with join_topic(rooms.url(), "opaque") as stranger:
             assert stranger.id == "stranger"
 
-    source = Asks()
+    source = TokenLookup()
 
-    async def fresh(rooms: Rooms) -> None:
+    async def fresh(rooms: TopicServer) -> None:
         source.asked = 0
         await test(rooms)
 
@@ -191,7 +191,7 @@ def test_limits_pending_token_lookups(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever makes tokens up makes a node ask for so many of them, and no more."""
     monkeypatch.setattr("interlock.topics.endpoint.MAX_PENDING_IDENTITIES", 3)
 
-    class NeverAnswered(Asks):
+    class NeverAnswered(TokenLookup):
         def find(self, bearer: str) -> KnownToken | None:
             raise PendingIdentity(self._settle)
 
@@ -201,10 +201,10 @@ def test_limits_pending_token_lookups(monkeypatch: pytest.MonkeyPatch) -> None:
 
     source = NeverAnswered()
 
-    async def test(rooms: Rooms) -> None:
+    async def test(rooms: TopicServer) -> None:
         source.asked = 0
         for number in range(6):
-            assert (await refused(rooms.url(), f"opaque-{number}")).status == 503
+            assert (await get_rejection(rooms.url(), f"opaque-{number}")).status == 503
         assert source.asked == 3
 
     run(test, sources=[source])
@@ -216,16 +216,19 @@ def test_rejection_after_upgrade_closes_connection(monkeypatch: pytest.MonkeyPat
     def enter(*_: Any, **__: Any) -> None:
         raise InterlockError(FORBIDDEN, "There is no topic room any more.")
 
-    async def test(rooms: Rooms) -> None:
+    async def test(rooms: TopicServer) -> None:
         headers = {"Authorization": "Bearer t-human"}
         async with connect(rooms.url(), additional_headers=headers, proxy=None) as client:
-            assert await Peer(client).closed() == (4003, "There is no topic room any more.")
+            assert await WebSocketParticipant(client).closed() == (
+                4003,
+                "There is no topic room any more.",
+            )
 
     monkeypatch.setattr(Gateway, "add_member", enter)
     run(test)
 
 
-async def answered(rooms: Rooms, path: str, *doubled: str, host: str = "127.0.0.1") -> int:
+async def get_status(rooms: TopicServer, path: str, *doubled: str, host: str = "127.0.0.1") -> int:
     """The status of an answer to a request with these headers in front of its own."""
     port = rooms.http.port
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -247,20 +250,20 @@ async def answered(rooms: Rooms, path: str, *doubled: str, host: str = "127.0.0.
     ["Host: evil.example", "Origin: http://evil.example", "Authorization: Bearer t-human"],
 )
 @pytest.mark.parametrize(("path", "well"), [("/ws?topic=room", 101), ("/admin/participants", 200)])
-def test_rejects_duplicate_headers(
-    path: str, well: int, doubled: str
-) -> None:
-    async def test(rooms: Rooms) -> None:
-        assert await answered(rooms, path) == well
-        assert await answered(rooms, path, doubled) == 400
+def test_rejects_duplicate_headers(path: str, well: int, doubled: str) -> None:
+    async def test(rooms: TopicServer) -> None:
+        assert await get_status(rooms, path) == well
+        assert await get_status(rooms, path, doubled) == 400
 
     run(test, admins=["boss"])
 
 
 @pytest.mark.parametrize("offered", ["MCPX.BEARER.nonsense", "mcpx.Bearer.nonsense", "bearer.x"])
 def test_invalid_token_in_subprotocol_is_rejected(offered: str) -> None:
-    async def test(rooms: Rooms) -> None:
-        answer = await refused(rooms.url(), None, ("Sec-WebSocket-Protocol", f"mcpx, {offered}"))
+    async def test(rooms: TopicServer) -> None:
+        answer = await get_rejection(
+            rooms.url(), None, ("Sec-WebSocket-Protocol", f"mcpx, {offered}")
+        )
         assert answer.status == 401
 
     run(test, rooms=PUBLIC)
@@ -273,10 +276,10 @@ def test_unknown_client_certificate_is_rejected(tmp_path: Path) -> None:
     shows = ssl.create_default_context(cafile=authority.file)
     shows.load_cert_chain(stranger.certificate, stranger.key)
 
-    async def test(rooms: Rooms) -> None:
-        async with joined(rooms.url(), ssl=without) as guest:
+    async def test(rooms: TopicServer) -> None:
+        async with join_topic(rooms.url(), ssl=without) as guest:
             assert guest.id.startswith("guest-")
-            assert (await refused(rooms.url(), ssl=shows)).status == 401
+            assert (await get_rejection(rooms.url(), ssl=shows)).status == 401
             assert rooms.present == [guest.id]
 
     tls = tls_context(node.certificate, node.key, authority.file)

@@ -13,10 +13,10 @@ from websockets.typing import Subprotocol
 from interlock.core.call import Caller
 from interlock.protocol.websocket import text_frame
 from interlock.topics.config import ParticipantConfig, TopicConfig
-from tests.topics.peers import Peer, joined, refused
-from tests.topics.topic_server import PUBLIC, RESTRICTED, Rooms, run, until
-from tests.topics.test_slow_members import raw
 from tests.topics.manual_transport import MASK
+from tests.topics.peers import WebSocketParticipant, get_rejection, join_topic
+from tests.topics.test_slow_members import join_raw
+from tests.topics.topic_server import PUBLIC, RESTRICTED, TopicServer, run, wait_until
 
 # -- coming in
 
@@ -24,7 +24,7 @@ from tests.topics.manual_transport import MASK
 @pytest.mark.spec("MX-6.2a-1")
 @pytest.mark.spec("MX-8.1-1")
 def test_topic_has_one_path() -> None:
-    async def test(rooms: Rooms) -> None:
+    async def test(rooms: TopicServer) -> None:
         async with rooms.join("agent") as (agent,):
             assert agent.socket.response is not None
             assert agent.socket.response.status_code == 101
@@ -39,7 +39,7 @@ def test_topic_has_one_path() -> None:
 
 @pytest.mark.spec("MX-6.2a-3")
 def test_welcome_comes_first() -> None:
-    async def test(rooms: Rooms) -> None:
+    async def test(rooms: TopicServer) -> None:
         async with rooms.join("human", "agent") as (human, agent):
             assert agent.id == "robot-alpha"
             assert agent.capabilities == ["mcp/proposal:*", "mcp/response:*", "chat"]
@@ -63,43 +63,43 @@ def test_welcome_comes_first() -> None:
 @pytest.mark.spec("MX-6.2a-2")
 @pytest.mark.spec("MX-8.1-3")
 def test_same_token_is_same_participant() -> None:
-    async def test(rooms: Rooms) -> None:
+    async def test(rooms: TopicServer) -> None:
         for _ in range(2):
             async with rooms.join("agent") as (agent,):
                 assert agent.id == "robot-alpha"
-            await until(lambda: rooms.present == [])
+            await wait_until(lambda: rooms.present == [])
 
     run(test, rooms=RESTRICTED)
 
 
 @pytest.mark.spec("MX-5.1-1")
 def test_capabilities_follow_token_and_role() -> None:
-    async def test(rooms: Rooms) -> None:
+    async def test(rooms: TopicServer) -> None:
         async with rooms.join("agent", "human", "operator") as (agent, human, operator):
             # Whose token it is, a pattern of names, or what it is.
             assert agent.capabilities == ["mcp/proposal:*", "mcp/response:*", "chat"]
             assert human.capabilities == ["mcp/*", "chat"]
             assert operator.capabilities == ["mcp/proposal:*", "chat", "x/*"]
-            assert (await refused(rooms.url(), "t-worker")).status == 403
+            assert (await get_rejection(rooms.url(), "t-worker")).status == 403
 
     run(test, rooms=RESTRICTED, callers=[Caller("operator", kind="jwt", roles=("ops",))])
 
 
 @pytest.mark.spec("MX-6.2a-5")
 def test_client_cannot_choose_id() -> None:
-    async def test(rooms: Rooms) -> None:
+    async def test(rooms: TopicServer) -> None:
         hints = "&id=boss&participant=boss&from=boss&name=boss"
         headers = {"Authorization": "Bearer t-agent", "X-Participant-Id": "boss"}
         url = rooms.url(more=hints)
         async with connect(url, additional_headers=headers, proxy=None) as client:
-            assert (await Peer(client).begin()).id == "agent"
+            assert (await WebSocketParticipant(client).begin()).id == "agent"
 
     run(test)
 
 
 @pytest.mark.spec("MX-8.1-4")
 def test_connection_records_list_each_connection() -> None:
-    async def test(rooms: Rooms) -> None:
+    async def test(rooms: TopicServer) -> None:
         async with rooms.join("agent", "human"), rooms.join("agent", topic="more") as (again,):
             records = rooms.gateway.list_connections()
             assert [(one.participant_id, one.topic) for one in records] == [
@@ -109,8 +109,8 @@ def test_connection_records_list_each_connection() -> None:
             ]
             assert len({one.connection_id for one in records}) == 3
             await again.socket.close()
-            await until(lambda: len(rooms.gateway.list_connections()) == 2)
-        await until(lambda: rooms.gateway.list_connections() == [])
+            await wait_until(lambda: len(rooms.gateway.list_connections()) == 2)
+        await wait_until(lambda: rooms.gateway.list_connections() == [])
         assert rooms.gateway.rooms == {}
 
     both = TopicConfig(access="private")
@@ -118,7 +118,7 @@ def test_connection_records_list_each_connection() -> None:
 
 
 def test_reads_message_in_same_packet_as_request() -> None:
-    async def test(rooms: Rooms) -> None:
+    async def test(rooms: TopicServer) -> None:
         async with rooms.join("human") as (human,):
             reader, writer = await asyncio.open_connection("127.0.0.1", rooms.http.port)
             head = (
@@ -141,7 +141,7 @@ def test_reads_message_in_same_packet_as_request() -> None:
 
 @pytest.mark.spec("MX-6.3a-4")
 def test_routing_selects_received_messages() -> None:
-    async def test(rooms: Rooms) -> None:
+    async def test(rooms: TopicServer) -> None:
         async with (
             rooms.join("agent", "human") as (agent, human),
             rooms.join("worker", more="&routing=directed") as (worker,),
@@ -150,7 +150,7 @@ def test_routing_selects_received_messages() -> None:
             for_worker = await agent.chat(to=["worker"])
             last = await agent.chat()
 
-            async def chats(peer: Peer) -> list[str]:
+            async def chats(peer: WebSocketParticipant) -> list[str]:
                 heard = await peer.all_until(last)
                 return [one["id"] for one in heard if one["kind"] == "chat"]
 
@@ -165,19 +165,19 @@ def test_routing_selects_received_messages() -> None:
 
 @pytest.mark.spec("MX-6.2a-7")
 def test_browser_sends_token_as_subprotocol() -> None:
-    async def test(rooms: Rooms) -> None:
+    async def test(rooms: TopicServer) -> None:
         for offered, chosen in (
             (["mcpx", "mcpx.bearer.t-human"], "mcpx"),
             (["mcpx.bearer.t-human"], "mcpx.bearer.t-human"),
         ):
             protocols = [Subprotocol(one) for one in offered]
-            async with joined(rooms.url(), subprotocols=protocols) as human:
+            async with join_topic(rooms.url(), subprotocols=protocols) as human:
                 assert human.id == "human"
                 assert human.socket.subprotocol == chosen
         protocols = [Subprotocol("mcpx"), Subprotocol("mcpx.bearer.wrong")]
-        assert (await refused(rooms.url(), subprotocols=protocols)).status == 401
+        assert (await get_rejection(rooms.url(), subprotocols=protocols)).status == 401
         protocols = [Subprotocol("mcpx"), Subprotocol("mcpx.bearer.t-human")]
-        assert (await refused(rooms.url(), "t-human", subprotocols=protocols)).status == 400
+        assert (await get_rejection(rooms.url(), "t-human", subprotocols=protocols)).status == 400
 
     run(test)
 
@@ -188,8 +188,8 @@ def test_browser_sends_token_as_subprotocol() -> None:
 @pytest.mark.spec("MX-6.2a-7")
 @pytest.mark.spec("MX-5.1-1")
 def test_public_topic_accepts_guests() -> None:
-    async def test(rooms: Rooms) -> None:
-        async with joined(rooms.url()) as one, joined(rooms.url()) as other:
+    async def test(rooms: TopicServer) -> None:
+        async with join_topic(rooms.url()) as one, join_topic(rooms.url()) as other:
             assert one.id.startswith("guest-")
             assert one.id != other.id
             assert one.capabilities == ["mcp/proposal:*", "chat"]
@@ -199,9 +199,9 @@ def test_public_topic_accepts_guests() -> None:
             ]
             assert one.id in rooms.journal[0]["detail"]
         # But nobody who shows something that is not good.
-        assert (await refused(rooms.url(), "wrong")).status == 401
+        assert (await get_rejection(rooms.url(), "wrong")).status == 401
         basic = ("Authorization", "Basic dTpw")
-        assert (await refused(rooms.url(), None, basic)).status == 401
+        assert (await get_rejection(rooms.url(), None, basic)).status == 401
         # And who is known comes as who it is.
         async with rooms.join("human") as (human,):
             assert human.id == "human"
@@ -214,7 +214,7 @@ def test_public_topic_accepts_guests() -> None:
 
 @pytest.mark.spec("MX-8.1-10", "MX-3.4-1")
 def test_broken_connection_is_announced() -> None:
-    async def test(rooms: Rooms) -> None:
+    async def test(rooms: TopicServer) -> None:
         async with rooms.join("human") as (human,), rooms.join("agent") as (agent,):
             await human.until(lambda one: one["payload"].get("event") == "join")
             # No closing handshake, not even the end of its bytes.
@@ -229,7 +229,7 @@ def test_broken_connection_is_announced() -> None:
 
 @pytest.mark.spec("MX-6.2a-8")
 def test_newest_connection_replaces_older() -> None:
-    async def test(rooms: Rooms) -> None:
+    async def test(rooms: TopicServer) -> None:
         async with rooms.join("human", "agent") as (human, older), rooms.join("agent") as (newer,):
             code, reason = await older.closed()
             assert code == 4009
@@ -239,15 +239,15 @@ def test_newest_connection_replaces_older() -> None:
             events = [one["payload"]["event"] for one in (await human.all_until(said))]
             # Its own, and the first connection of the other.
             assert events == ["join", "join"]
-        await until(lambda: rooms.present == [])
+        await wait_until(lambda: rooms.present == [])
 
     run(test)
 
 
 def test_participant_id_cannot_be_taken_over() -> None:
-    async def test(rooms: Rooms) -> None:
+    async def test(rooms: TopicServer) -> None:
         async with rooms.join("human") as (human,):
-            answer = await refused(rooms.url(), "t-other")
+            answer = await get_rejection(rooms.url(), "t-other")
             assert answer.status == 403
             said = await human.chat()
             assert said
@@ -270,7 +270,7 @@ def test_participant_id_cannot_be_taken_over() -> None:
 def test_expired_token_ends_connection() -> None:
     now = 1000.0
 
-    async def test(rooms: Rooms) -> None:
+    async def test(rooms: TopicServer) -> None:
         async with rooms.join("human", "brief") as (human, brief):
             code, reason = await brief.closed()
             assert code == 4003
@@ -289,8 +289,8 @@ def test_expired_token_ends_connection() -> None:
 def test_expired_token_ends_silent_connection() -> None:
     now = 1000.0
 
-    async def test(rooms: Rooms) -> None:
-        async with rooms.join("human") as (human,), raw(rooms, "brief"):
+    async def test(rooms: TopicServer) -> None:
+        async with rooms.join("human") as (human,), join_raw(rooms, "brief"):
             await human.until(lambda one: one["payload"].get("event") == "leave")
             assert rooms.present == ["human"]
             # Nobody waited for the end of its connection.
@@ -304,7 +304,7 @@ def test_expired_token_ends_silent_connection() -> None:
 
 
 def test_revoked_token_ends_connection() -> None:
-    async def test(rooms: Rooms) -> None:
+    async def test(rooms: TopicServer) -> None:
         async with rooms.join("agent", "human") as (agent, human):
             rooms.gateway.disconnect({"agent"})
             assert (await agent.closed())[0] == 4003
@@ -317,7 +317,7 @@ def test_revoked_token_ends_connection() -> None:
 def test_node_stop_closes_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("interlock.channels.websocket.CLOSING", 0.2)
 
-    async def test(rooms: Rooms) -> None:
+    async def test(rooms: TopicServer) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", rooms.http.port)
         writer.write(
             b"GET /ws?topic=room HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nUpgrade: websocket\r\n"

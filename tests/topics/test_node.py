@@ -17,7 +17,7 @@ from interlock.core.config import IdentityConfig
 from interlock.topics.config import TopicsConfig
 from interlock.trust.identity.token_store import AccessStore
 from tests.support.node import NodeThread
-from tests.topics.peers import HANG_TIMEOUT, joined
+from tests.topics.peers import HANG_TIMEOUT, join_topic
 
 TOKENS = {"agent": "t-agent-1", "human": "t-human-1"}
 
@@ -27,7 +27,7 @@ def topics(*seats: dict[str, Any], **more: Any) -> TopicsConfig:
     return msgspec.convert({"rooms": {"room": room}}, TopicsConfig)
 
 
-def play(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+def run_test(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
     async def main() -> None:
         async with asyncio.timeout(HANG_TIMEOUT):
             await test()
@@ -35,7 +35,7 @@ def play(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(main())
 
 
-def url(node: NodeThread, topic: str = "room") -> str:
+def topic_url(node: NodeThread, topic: str = "room") -> str:
     return f"ws://127.0.0.1:{node.port}/ws?topic={topic}"
 
 
@@ -55,12 +55,15 @@ async def test_revoked_token_ends_connection(start_node: Any, tmp_path: Path) ->
     _, kept = store.create("human")
     node.until(lambda: "human" in node.node.trust.identity, "the tokens to be seen")
 
-    async with joined(url(node), kept) as human, joined(url(node), shown) as agent:
+    async with (
+        join_topic(topic_url(node), kept) as human,
+        join_topic(topic_url(node), shown) as agent,
+    ):
         store.revoke([made.id])
         assert (await agent.closed())[0] == 4003
         left = await human.until(lambda one: one["payload"].get("event") == "leave")
         assert left["payload"]["participant"]["id"] == "agent"
-        assert await status_of(url(node), shown) == 401
+        assert await status_of(topic_url(node), shown) == 401
         await (await human.socket.ping())
 
 
@@ -71,8 +74,8 @@ async def test_config_change_applies_to_connections(start_node: Any) -> None:
         node.wait(node.node.apply(node.config(topics=new)))
 
     async with (
-        joined(url(node), TOKENS["agent"]) as agent,
-        joined(url(node), TOKENS["human"]) as human,
+        join_topic(topic_url(node), TOKENS["agent"]) as agent,
+        join_topic(topic_url(node), TOKENS["human"]) as human,
     ):
         # One may say more, and hears of it where it is.
         more = {"callers": ["agent"], "profile": "full_access"}
@@ -87,17 +90,17 @@ async def test_config_change_applies_to_connections(start_node: Any) -> None:
         assert code == 4003
         assert "not a participant" in reason
         await human.until(lambda one: one["payload"].get("event") == "leave")
-        assert await status_of(url(node), TOKENS["agent"]) == 403
+        assert await status_of(topic_url(node), TOKENS["agent"]) == 403
         # No topics, no door.
         await asyncio.to_thread(apply, TopicsConfig())
         assert (await human.closed())[0] == 4003
-        assert await status_of(url(node), TOKENS["human"]) == 404
+        assert await status_of(topic_url(node), TOKENS["human"]) == 404
 
 
 async def test_node_stop_closes_connections(start_node: Any) -> None:
     node = start_node(tokens=TOKENS, topics=topics())
 
-    async with joined(url(node), TOKENS["agent"]) as agent:
+    async with join_topic(topic_url(node), TOKENS["agent"]) as agent:
         stopping = asyncio.create_task(asyncio.to_thread(node.stop))
         assert (await agent.closed())[0] == 1001
         await stopping
@@ -115,8 +118,8 @@ async def test_node_reports_topics(start_node: Any) -> None:
     settings = msgspec.structs.replace(topics(), admins=["human"])
     administered = start_node(tokens=TOKENS, topics=settings)
     async with (
-        joined(url(plain), TOKENS["agent"]) as agent,
-        joined(url(plain), TOKENS["human"]),
+        join_topic(topic_url(plain), TOKENS["agent"]) as agent,
+        join_topic(topic_url(plain), TOKENS["human"]),
     ):
         assert (await answer(plain, "/status")).json()["topics"] == {
             "room": {"members": 2, "refused": 0}
@@ -130,7 +133,7 @@ async def test_node_reports_topics(start_node: Any) -> None:
         admin = await answer(plain, "/admin/participants")
         assert admin.status_code == unknown.status_code == 404
         assert admin.json() == unknown.json()
-    async with joined(url(administered), TOKENS["agent"]) as agent:
+    async with join_topic(topic_url(administered), TOKENS["agent"]) as agent:
         told = (await answer(administered, "/admin/participants")).json()["participants"]
         assert [one["participantId"] for one in told] == ["agent"]
         await agent.socket.close()
@@ -142,7 +145,7 @@ async def test_node_without_tokens_has_one_local_caller(start_node: Any) -> None
     """A node without tokens knows one caller, `local`: the next connection replaces the last."""
     node = start_node(topics=topics())
 
-    async with joined(url(node)) as first, joined(url(node)) as second:
+    async with join_topic(topic_url(node)) as first, join_topic(topic_url(node)) as second:
         assert first.id == second.id == "local"
         code, reason = await first.closed()
         assert code == 4009

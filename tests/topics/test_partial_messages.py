@@ -13,17 +13,19 @@ from interlock.protocol.websocket import TOO_BIG, Close, FrameDecoder
 from interlock.topics.config import TopicConfig
 from tests.support.clock import run_ready_tasks
 from tests.topics.peers import HANG_TIMEOUT
-from tests.topics.topic_server import PUBLIC, Rooms, run
+from tests.topics.topic_server import PUBLIC, TopicServer, run
 
 LONG = 60_000
 
 
-def kept() -> int:
+def count_buffered_bytes() -> int:
     """The bytes that all decoders of this process keep."""
     return sum(one.pending for one in gc.get_objects() if type(one) is FrameDecoder)
 
 
-async def opened(rooms: Rooms) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def open_guest_socket(
+    rooms: TopicServer,
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """A guest's raw WebSocket to the room."""
     reader, writer = await asyncio.open_connection("127.0.0.1", rooms.http.port)
     key = base64.b64encode(os.urandom(16)).decode()
@@ -47,8 +49,8 @@ async def close_code(reader: asyncio.StreamReader) -> int:
 
 @pytest.mark.parametrize("whole", [True, False], ids=["frame", "fragments"])
 def test_guest_cannot_start_long_message(whole: bool) -> None:
-    async def test(rooms: Rooms) -> None:
-        reader, writer = await opened(rooms)
+    async def test(rooms: TopicServer) -> None:
+        reader, writer = await open_guest_socket(rooms)
         too_long = TopicConfig().guest_message + 1
         if whole:
             # Its head alone: nothing of it is waited for.
@@ -65,7 +67,7 @@ def test_guest_cannot_start_long_message(whole: bool) -> None:
 
 
 def test_authenticated_member_may_send_long_message() -> None:
-    async def test(rooms: Rooms) -> None:
+    async def test(rooms: TopicServer) -> None:
         async with rooms.join("agent", "human") as (agent, human):
             said = await agent.chat("y" * 500_000)
             heard = await human.until(lambda one: one["id"] == said)
@@ -75,20 +77,20 @@ def test_authenticated_member_may_send_long_message() -> None:
 
 
 def test_disconnect_releases_partial_message() -> None:
-    async def test(rooms: Rooms) -> None:
-        before = kept()
+    async def test(rooms: TopicServer) -> None:
+        before = count_buffered_bytes()
         for _ in range(3):
-            _, writer = await opened(rooms)
+            _, writer = await open_guest_socket(rooms)
             # A frame of a little more, of which this much comes.
             head = b"\x81\xfe" + (LONG + 10).to_bytes(2, "big") + b"\0\0\0\0"
             writer.write(head + b"a" * LONG)
-            while kept() - before < LONG:
+            while count_buffered_bytes() - before < LONG:
                 await run_ready_tasks(1)
             writer.transport.abort()
             while rooms.gateway.list_connections():
                 await run_ready_tasks(1)
             await run_ready_tasks(3)
-            assert kept() == before
+            assert count_buffered_bytes() == before
 
     gc.collect()
     gc.disable()

@@ -21,7 +21,7 @@ from interlock.topics.participant_upstream import (
     make_upstream_key,
 )
 from tests.support.upstreams import OWN_INFO, ManualSleep, SupervisorHarness
-from tests.topics.link_room import Room, Worker
+from tests.topics.link_room import LinkRoom, ScriptedWorker
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -39,14 +39,14 @@ class Timer:
         self.cancelled = True
 
 
-class InRoom(SupervisorHarness):
+class ConnectorBench(SupervisorHarness):
     """A supervisor whose upstream sits in a room."""
 
     def __init__(self, settings: ParticipantUpstream | None = None, **more: Any) -> None:
         settings = settings or ParticipantUpstream()
         super().__init__(make_server_config("ops", "worker", settings))
-        self.room = Room()
-        self.worker = Worker(self.room, soon=asyncio.get_running_loop().call_soon)
+        self.room = LinkRoom()
+        self.worker = ScriptedWorker(self.room, soon=asyncio.get_running_loop().call_soon)
         self.timers: list[Timer] = []
         self.rest = ManualSleep(self.notify_waiters)
         self.ended: list[str] = []
@@ -87,7 +87,7 @@ class InRoom(SupervisorHarness):
 
 
 async def test_lists_and_calls_joined_participant() -> None:
-    kept = InRoom()
+    kept = ConnectorBench()
     kept.room.welcomes(("somebody", [ALL]))
     assert kept.supervisor.state is State.CONNECTING
     kept.room.joins("worker", "mcp/response:*")
@@ -102,7 +102,7 @@ async def test_lists_and_calls_joined_participant() -> None:
 
 
 async def test_finds_participant_in_welcome() -> None:
-    kept = InRoom()
+    kept = ConnectorBench()
     kept.room.welcomes(("worker", [ALL]))
     await kept.ready()
     # Told again that it is there, with the same rights: nothing is new.
@@ -116,7 +116,7 @@ async def test_finds_participant_in_welcome() -> None:
 
 @pytest.mark.parametrize("capabilities", [["mcp/response:*"], ["mcp/response:tools/*", "chat"]])
 async def test_participant_needs_no_initialize(capabilities: list[str]) -> None:
-    kept = InRoom(initialize_timeout=0.01)
+    kept = ConnectorBench(initialize_timeout=0.01)
     kept.worker.info = None
     kept.room.joins("worker", *capabilities)
     await kept.ready()
@@ -132,7 +132,7 @@ async def test_participant_needs_no_initialize(capabilities: list[str]) -> None:
 
 
 async def test_participant_without_response_capability_gets_no_requests() -> None:
-    kept = InRoom()
+    kept = ConnectorBench()
     kept.rest.hold()
     kept.room.joins("worker", "mcp/proposal:*", "chat")
     await kept.tried()
@@ -149,7 +149,7 @@ async def test_participant_without_response_capability_gets_no_requests() -> Non
 
 
 async def test_disconnect_during_call_keeps_tools_for_grace() -> None:
-    kept = InRoom(ParticipantUpstream(grace=60.0))
+    kept = ConnectorBench(ParticipantUpstream(grace=60.0))
     kept.room.joins("worker", ALL)
     await kept.ready()
     kept.room.on_said = None
@@ -169,7 +169,7 @@ async def test_disconnect_during_call_keeps_tools_for_grace() -> None:
     assert kept.supervisor.state is State.FAILED
     assert kept.withdrawn == 1
     # It is never too late.
-    kept.worker = Worker(kept.room, soon=asyncio.get_running_loop().call_soon)
+    kept.worker = ScriptedWorker(kept.room, soon=asyncio.get_running_loop().call_soon)
     kept.room.joins("worker", ALL)
     await kept.ready()
     assert (await kept.start("write_file")).result
@@ -179,12 +179,12 @@ async def test_disconnect_during_call_keeps_tools_for_grace() -> None:
 async def test_new_connection_is_initialized_again() -> None:
     """It was started again, and takes the place of the one that was asked."""
 
-    kept = InRoom()
+    kept = ConnectorBench()
     kept.room.joins("worker", ALL)
     await kept.ready()
     kept.room.on_said = None
     sent = kept.start("write_file")
-    kept.worker = Worker(kept.room, soon=asyncio.get_running_loop().call_soon)
+    kept.worker = ScriptedWorker(kept.room, soon=asyncio.get_running_loop().call_soon)
     kept.worker.tools = ["another_tool"]
     kept.room.joins("worker", ALL)
     with pytest.raises(UpstreamLostError, match="reconnected") as lost:
@@ -197,7 +197,7 @@ async def test_new_connection_is_initialized_again() -> None:
 
 
 async def test_return_within_grace_keeps_tools() -> None:
-    kept = InRoom()
+    kept = ConnectorBench()
     kept.room.joins("worker", ALL)
     await kept.ready()
     kept.room.leaves("worker")
@@ -209,7 +209,7 @@ async def test_return_within_grace_keeps_tools() -> None:
 
 
 async def test_retries_unresponsive_participant_with_backoff() -> None:
-    kept = InRoom(initialize_timeout=0.01)
+    kept = ConnectorBench(initialize_timeout=0.01)
     kept.rest.hold()
     hears, kept.room.on_said = kept.room.on_said, None
     broken = {"jsonrpc": "2.0", "id": 0, "error": {"code": -32603, "message": "Not today."}}
@@ -237,7 +237,7 @@ async def test_retries_unresponsive_participant_with_backoff() -> None:
 async def test_rejects_other_node_without_allow_list(
     allow: list[str],
 ) -> None:
-    kept = InRoom(ParticipantUpstream(allow=allow))
+    kept = ConnectorBench(ParticipantUpstream(allow=allow))
     kept.rest.hold()
     kept.worker.info = {"name": "interlock", "version": "1"}
     kept.room.joins("worker", ALL)
@@ -251,7 +251,7 @@ async def test_rejects_other_node_without_allow_list(
 
 
 async def test_detects_node_by_its_tools() -> None:
-    kept = InRoom()
+    kept = ConnectorBench()
     kept.rest.hold()
     kept.worker.nodes = {"write_file": 1}
     # It may not even answer `initialize`.
@@ -263,7 +263,7 @@ async def test_detects_node_by_its_tools() -> None:
 
 
 async def test_limits_node_hops() -> None:
-    kept = InRoom(ParticipantUpstream(allow=["write_*"]))
+    kept = ConnectorBench(ParticipantUpstream(allow=["write_*"]))
     kept.worker.nodes = {"write_file": 1, "other": MAX_NODE_HOPS + 1}
     kept.worker.tools.append("other")
     kept.room.joins("worker", ALL)
@@ -282,7 +282,7 @@ async def test_limits_node_hops() -> None:
 
 
 async def test_list_changed_reloads_tools() -> None:
-    kept = InRoom()
+    kept = ConnectorBench()
     kept.room.joins("worker", ALL)
     await kept.ready()
     kept.worker.tools.append("delete_file")
@@ -296,7 +296,7 @@ async def test_list_changed_reloads_tools() -> None:
 
 
 async def test_ignores_false_gateway_messages() -> None:
-    kept = InRoom()
+    kept = ConnectorBench()
     kept.room.joins("worker", ALL)
     await kept.ready()
     leave = {"event": "leave", "participant": {"id": "worker"}}
@@ -309,7 +309,7 @@ async def test_ignores_false_gateway_messages() -> None:
 
 
 async def test_node_leaving_room_withdraws_participants() -> None:
-    kept = InRoom()
+    kept = ConnectorBench()
     kept.room.joins("worker", ALL)
     await kept.ready()
     kept.upstreams.close()

@@ -14,7 +14,7 @@ from interlock.errors import PAYLOAD_TOO_LARGE, TOO_BUSY, UPSTREAM_LOST, Failure
 from interlock.protocol import jsonrpc
 from interlock.protocol.mcpx_terms import MAX_ENVELOPE_BYTES
 from interlock.topics.participant_upstream import ParticipantTransport, read_kind_and_method
-from tests.topics.link_room import Room
+from tests.topics.link_room import LinkRoom
 
 CALL = "mcp/request:tools/call:write_file"
 ANSWER = "mcp/response:tools/call:write_file"
@@ -36,7 +36,7 @@ class Request:
         self.failed = (failure, message, was_sent)
 
 
-class Receives:
+class RecordingReceiver:
     """The near end of a link."""
 
     def __init__(self) -> None:
@@ -62,9 +62,9 @@ class Receives:
 
 class Fixture:
     def __init__(self) -> None:
-        self.room = Room()
+        self.room = LinkRoom()
         self.link = ParticipantTransport("topic:ops/worker", "worker", self.room.say)
-        self.link.receiver = self.near = Receives()  # type: ignore[assignment]
+        self.link.receiver = self.near = RecordingReceiver()  # type: ignore[assignment]
         self.room.heard.append(self.link.handle_message)
 
     def call(self, id: int = 7, tool: str = "write_file") -> Request:
@@ -114,9 +114,7 @@ def test_sends_request_to_participant_only(
         ("tools/list", {"name": "x"}, "mcp/request:tools/list"),
     ],
 )
-def test_kind_names_context_of_payload(
-    method: str, params: dict[str, Any], kind: str
-) -> None:
+def test_kind_names_context_of_payload(method: str, params: dict[str, Any], kind: str) -> None:
     payload = jsonrpc.request(1, method, json.dumps(params).encode())
     assert read_kind_and_method(payload) == (kind, method)
 
@@ -209,9 +207,7 @@ def test_envelopes_distinguish_requests(fixture: Fixture) -> None:
         ("tools/call:write_file", False),
     ],
 )
-def test_delivers_only_notifications_of_server(
-    fixture: Fixture, kind: str, heard: bool
-) -> None:
+def test_delivers_only_notifications_of_server(fixture: Fixture, kind: str, heard: bool) -> None:
     payload = {"jsonrpc": "2.0", "method": kind.partition(":")[0], "params": {}}
     fixture.room.hear("worker", f"mcp/request:{kind}", payload)
     fixture.room.hear("intruder", f"mcp/request:{kind}", payload)
@@ -234,9 +230,7 @@ def test_notification_belongs_to_request(fixture: Fixture) -> None:
         {"method": "notifications/tools/list_changed"},
     ],
 )
-def test_drops_notification_with_false_kind(
-    fixture: Fixture, payload: dict[str, Any]
-) -> None:
+def test_drops_notification_with_false_kind(fixture: Fixture, payload: dict[str, Any]) -> None:
     fixture.room.hear("worker", "mcp/request:notifications/tools/list_changed", payload)
     assert fixture.near.delivered == []
 

@@ -11,8 +11,8 @@ from interlock.core.pipeline.authentication import PendingIdentity
 from interlock.topics.component import Topics
 from interlock.topics.config import TopicsConfig
 from tests.support.node import NodeThread
-from tests.topics.peers import joined
-from tests.topics.test_node import TOKENS, topics, url
+from tests.topics.peers import join_topic
+from tests.topics.test_node import TOKENS, topic_url, topics
 
 BOSSES = topics({"roles": ["boss"], "profile": "full_access"}, {"callers": ["human"]})
 OPEN = topics({"roles": ["boss"], "profile": "full_access"}, {"callers": ["*"]})
@@ -20,7 +20,7 @@ AGENT = {"name": "agent", "token": "${env:T_agent}", "roles": ["boss"]}
 HUMAN = {"name": "human", "token": "${env:T_human}"}
 
 
-def apply(node: NodeThread, rooms: TopicsConfig, **agent: Any) -> None:
+def apply_config(node: NodeThread, rooms: TopicsConfig, **agent: Any) -> None:
     tokens = [{**AGENT, **agent}, HUMAN]
     node.wait(node.node.apply(node.config(topics=rooms, tokens=tokens)))
 
@@ -28,18 +28,16 @@ def apply(node: NodeThread, rooms: TopicsConfig, **agent: Any) -> None:
 @pytest.mark.parametrize(
     "agent", [{"roles": ["nothing"]}, {"may": ["register"]}, {"name": "mallory"}]
 )
-async def test_disconnects_caller_without_matching_rule(
-    start_node: Any, agent: Any
-) -> None:
+async def test_disconnects_caller_without_matching_rule(start_node: Any, agent: Any) -> None:
     """The room itself is as it was."""
     node = start_node(tokens=TOKENS, topics=BOSSES)
-    apply(node, BOSSES)
+    apply_config(node, BOSSES)
 
     async with (
-        joined(url(node), TOKENS["agent"]) as gone,
-        joined(url(node), TOKENS["human"]) as human,
+        join_topic(topic_url(node), TOKENS["agent"]) as gone,
+        join_topic(topic_url(node), TOKENS["human"]) as human,
     ):
-        await asyncio.to_thread(apply, node, BOSSES, **agent)
+        await asyncio.to_thread(apply_config, node, BOSSES, **agent)
         assert (await gone.closed())[0] == 4003
         left = await human.until(lambda one: one["payload"].get("event") == "leave")
         assert left["payload"]["participant"]["id"] == "agent"
@@ -47,10 +45,10 @@ async def test_disconnects_caller_without_matching_rule(
 
 async def test_announces_changed_capabilities(start_node: Any) -> None:
     node = start_node(tokens=TOKENS, topics=OPEN)
-    apply(node, OPEN)
+    apply_config(node, OPEN)
 
-    async with joined(url(node), TOKENS["agent"]) as agent:
-        await asyncio.to_thread(apply, node, OPEN, roles=[])
+    async with join_topic(topic_url(node), TOKENS["agent"]) as agent:
+        await asyncio.to_thread(apply_config, node, OPEN, roles=[])
         welcome = await agent.until("system/welcome")
         assert welcome["payload"]["you"]["capabilities"] == ["mcp/proposal:*", "chat"]
 
@@ -60,9 +58,9 @@ async def test_checks_caller_again_after_token_lookup(
     start_node: Any, monkeypatch: pytest.MonkeyPatch, settles: bool
 ) -> None:
     node = start_node(tokens=TOKENS, topics=OPEN)
-    apply(node, OPEN)
+    apply_config(node, OPEN)
 
-    async with joined(url(node), TOKENS["agent"]) as agent:
+    async with join_topic(topic_url(node), TOKENS["agent"]) as agent:
         enter = node.node.pipeline.admission
         asked: list[str] = []
 

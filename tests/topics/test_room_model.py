@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from interlock.protocol.kinds import KindGrants
 from interlock.topics.member import Member
-from tests.topics.memory_room import Ear, Listening, said, unframed
+from tests.topics.memory_room import MemoryRoom, RecordingSink, read_frames, write_message
 
 IDS = ["a", "b", "c", "d"]
 CAPABILITIES = [("mcp/*", "chat"), ("chat",), ("*",), ("mcp/proposal:*",), ()]
@@ -52,7 +52,7 @@ begins = st.tuples(
 )
 
 
-class Model:
+class RoomModel:
     """Whom what is sent, one message at a time: what others said, by its number."""
 
     def __init__(self) -> None:
@@ -70,14 +70,14 @@ class Model:
         return True
 
 
-class Played:
+class ModelRun:
     """The room and the model, side by side."""
 
     def __init__(self) -> None:
-        self.here = Listening()
-        self.model = Model()
+        self.here = MemoryRoom()
+        self.model = RoomModel()
         self.members: dict[str, Member] = {}
-        self.ears: list[Ear] = []
+        self.ears: list[RecordingSink] = []
         self.texts: dict[str, bytes] = {}
 
     def take(self, step: tuple[Any, ...], number: int) -> None:
@@ -105,7 +105,7 @@ class Played:
             _, _, sender, kind, to, spaced = step
             sender = sender or who
             id = f"said-{number}"
-            text = said(sender, kind, *to, id=id)
+            text = write_message(sender, kind, *to, id=id)
             if spaced:
                 text = json.dumps(json.loads(text), indent=1).encode()
             self.texts[id] = text
@@ -122,7 +122,7 @@ class Played:
 def test_room_matches_model(
     came: tuple[tuple[Any, ...], ...], taken: list[tuple[Any, ...]]
 ) -> None:
-    played = Played()
+    played = ModelRun()
     for number, step in enumerate([*came, *taken]):
         played.take(step, number)
     played.here.turns.take()
@@ -138,17 +138,17 @@ def test_room_matches_model(
         assert all(text == played.texts[json.loads(text)["id"]] for text in ear.texts
                    if json.loads(text)["from"] != "system:gateway")  # fmt: skip
         for batch in ear.batches:
-            assert unframed(batch) == [*batch.texts]
+            assert read_frames(batch) == [*batch.texts]
             assert [head.id for head in batch.heads] == [json.loads(t)["id"] for t in batch.texts]
-    _check_what_is_known(played)
+    _check_presence(played)
 
 
-def _check_what_is_known(played: Played) -> None:
+def _check_presence(played: ModelRun) -> None:
     """From welcome and presence alone each knows who is there, and what they may say."""
     truth = {id: [*member.capabilities] for id, member in played.members.items()}
     for id, member in played.members.items():
         ear = member.sink
-        assert isinstance(ear, Ear)
+        assert isinstance(ear, RecordingSink)
         known: dict[str, list[str]] = {}
         for message in ear.heard:
             payload = message["payload"]

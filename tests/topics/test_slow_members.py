@@ -30,15 +30,15 @@ from interlock.topics.member import Member
 from interlock.topics.socket import MAX_UNSENT_BYTES, TopicSocket
 from tests.channels.certificates import Authority
 from tests.support.clock import run_ready_tasks
-from tests.topics.peers import HANG_TIMEOUT, Envelope, Peer, joined
-from tests.topics.topic_server import Rooms, run
 from tests.topics.manual_transport import MASK
+from tests.topics.peers import HANG_TIMEOUT, Envelope, WebSocketParticipant, join_topic
+from tests.topics.topic_server import TopicServer, run
 
 FILLER = "x" * 4000
 LEAST_BUFFER = 4096
 
 
-class Raw:
+class RawMember:
     """A member that reads only when it is told to, with the smallest buffers there are."""
 
     def __init__(self, sock: socket.socket, *, masked: bool = False) -> None:
@@ -86,29 +86,31 @@ class Raw:
 
 
 @asynccontextmanager
-async def raw(rooms: Rooms, name: str, topic: str = "room") -> AsyncIterator[Raw]:
+async def join_raw(rooms: TopicServer, name: str, topic: str = "room") -> AsyncIterator[RawMember]:
     with socket.socket() as sock:
         sock.setblocking(False)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, LEAST_BUFFER)
-        member = Raw(sock)
+        member = RawMember(sock)
         await member.open(rooms.http.port, topic, f"t-{name}")
         assert (await member.hear())["kind"] == "system/welcome"
         yield member
 
 
-def outlet_of(rooms: Rooms, id: str) -> TopicSocket:
+def find_socket(rooms: TopicServer, id: str) -> TopicSocket:
     member = rooms.gateway.find_member("room", id)
     assert member is not None
     assert isinstance(member.sink, TopicSocket)
     return member.sink
 
 
-async def talk_until_full(rooms: Rooms, speaker: Peer, listener: Peer, stuck: str) -> int:
+async def send_until_full(
+    rooms: TopicServer, speaker: WebSocketParticipant, listener: WebSocketParticipant, stuck: str
+) -> int:
     """Say things until the one who does not read has more waiting than its queue takes. The
     listener hears every one of them; returns how many they were."""
     said = 0
     while rooms.gateway.find_member("room", stuck) is not None:
-        outlet = outlet_of(rooms, stuck)
+        outlet = find_socket(rooms, stuck)
         if outlet._loss.count >= 10:
             break
         id = await speaker.chat(FILLER)
@@ -119,9 +121,12 @@ async def talk_until_full(rooms: Rooms, speaker: Peer, listener: Peer, stuck: st
 
 
 def test_unread_member_does_not_affect_others_and_learns_loss() -> None:
-    async def test(rooms: Rooms) -> None:
-        async with rooms.join("agent", "human") as (agent, human), raw(rooms, "worker") as stuck:
-            said = await talk_until_full(rooms, agent, human, "worker")
+    async def test(rooms: TopicServer) -> None:
+        async with (
+            rooms.join("agent", "human") as (agent, human),
+            join_raw(rooms, "worker") as stuck,
+        ):
+            said = await send_until_full(rooms, agent, human, "worker")
             # It reads on: what was kept, then what it lost, then who is there.
             got: list[Envelope] = []
             while (heard := await stuck.hear())["kind"] != "system/error":
@@ -144,9 +149,12 @@ def test_unread_member_does_not_affect_others_and_learns_loss() -> None:
 
 @pytest.mark.spec("MX-6.4a-3")
 def test_close_overflow_disconnects_unread_member() -> None:
-    async def test(rooms: Rooms) -> None:
-        async with rooms.join("agent", "human") as (agent, human), raw(rooms, "worker") as stuck:
-            await talk_until_full(rooms, agent, human, "worker")
+    async def test(rooms: TopicServer) -> None:
+        async with (
+            rooms.join("agent", "human") as (agent, human),
+            join_raw(rooms, "worker") as stuck,
+        ):
+            await send_until_full(rooms, agent, human, "worker")
             left = await human.until(lambda one: one["payload"].get("event") == "leave")
             assert left["payload"]["participant"]["id"] == "worker"
             assert await stuck.close_code() == 1013
@@ -156,8 +164,11 @@ def test_close_overflow_disconnects_unread_member() -> None:
 
 @pytest.mark.spec("MX-6.4a-3")
 def test_stalled_member_is_disconnected() -> None:
-    async def test(rooms: Rooms) -> None:
-        async with rooms.join("agent", "human") as (agent, human), raw(rooms, "worker") as stuck:
+    async def test(rooms: TopicServer) -> None:
+        async with (
+            rooms.join("agent", "human") as (agent, human),
+            join_raw(rooms, "worker") as stuck,
+        ):
             said = 0
             while rooms.gateway.find_member("room", "worker") is not None:
                 id = await agent.chat(FILLER)
@@ -170,8 +181,8 @@ def test_stalled_member_is_disconnected() -> None:
 
 
 def test_unresponsive_member_is_disconnected() -> None:
-    async def test(rooms: Rooms) -> None:
-        async with rooms.join("human") as (human,), raw(rooms, "worker"):
+    async def test(rooms: TopicServer) -> None:
+        async with rooms.join("human") as (human,), join_raw(rooms, "worker"):
             # It reads nothing, and so answers no ping.
             left = await human.until(lambda one: one["payload"].get("event") == "leave")
             assert left["payload"]["participant"]["id"] == "worker"
@@ -181,9 +192,9 @@ def test_unresponsive_member_is_disconnected() -> None:
 
 
 def test_disconnected_member_leaves() -> None:
-    async def test(rooms: Rooms) -> None:
+    async def test(rooms: TopicServer) -> None:
         async with rooms.join("human") as (human,):
-            async with raw(rooms, "worker"):
+            async with join_raw(rooms, "worker"):
                 await human.until(lambda one: one["payload"]["participant"]["id"] == "worker")
             left = await human.until("system/presence")
             assert left["payload"]["event"] == "leave"
@@ -193,9 +204,9 @@ def test_disconnected_member_leaves() -> None:
 
 @pytest.mark.spec("MX-2.2-5")
 def test_messages_to_disconnected_member_are_lost() -> None:
-    async def test(rooms: Rooms) -> None:
+    async def test(rooms: TopicServer) -> None:
         async with rooms.join("human") as (human,):
-            async with raw(rooms, "worker"):
+            async with join_raw(rooms, "worker"):
                 await human.until(lambda one: one["payload"]["participant"]["id"] == "worker")
             await human.until(lambda one: one["payload"].get("event") == "leave")
             said = await human.chat("can you hear me?", to=["worker"])
@@ -221,10 +232,10 @@ def test_protocol_violations_have_close_codes() -> None:
         4567: close_frame(4567, "as you like", MASK),
     }
 
-    async def test(rooms: Rooms) -> None:
+    async def test(rooms: TopicServer) -> None:
         async with rooms.join("human") as (human,):
             for code, frame in frames.items():
-                async with raw(rooms, "worker") as member:
+                async with join_raw(rooms, "worker") as member:
                     await member.send(frame)
                     assert await member.close_code() == code
                 await human.until(lambda one: one["payload"].get("event") == "leave")
@@ -244,7 +255,7 @@ def test_protocol_violations_have_close_codes() -> None:
 
 @pytest.mark.spec("MX-6.4a-3")
 def test_invalid_envelopes_keep_connection_open() -> None:
-    async def test(rooms: Rooms) -> None:
+    async def test(rooms: TopicServer) -> None:
         async with rooms.join("human", "agent") as (human, agent):
             bad = [
                 "not JSON", "[]", '"text"', "1", "{}", "", '{"protocol":"mcpx/v0.1"}',
@@ -270,7 +281,7 @@ def test_invalid_envelopes_keep_connection_open() -> None:
 # -- many
 
 
-def left_over() -> list[TopicSocket | Member]:
+def find_leftovers() -> list[TopicSocket | Member]:
     gc.collect()
     return [one for one in gc.get_objects() if isinstance(one, TopicSocket | Member)]
 
@@ -279,13 +290,15 @@ def test_thousand_connections_leave_no_state() -> None:
     """Politely or not; on each of two loops 500."""
     names = [f"p{number}" for number in range(20)]
     # Held here, so that nothing new can be taken for one of them: what other tests left behind.
-    before = left_over()
+    before = find_leftovers()
 
-    async def test(rooms: Rooms) -> None:
+    async def test(rooms: TopicServer) -> None:
         async with rooms.join("human", max_queue=None) as (human,):
             for _ in range(25):
                 async with AsyncExitStack() as stack:
-                    members = [await stack.enter_async_context(raw(rooms, one)) for one in names]
+                    members = [
+                        await stack.enter_async_context(join_raw(rooms, one)) for one in names
+                    ]
                     assert len(rooms.present) == 21
                     for member in members[::2]:
                         await member.send(close_frame(1000, "", MASK))
@@ -299,7 +312,7 @@ def test_thousand_connections_leave_no_state() -> None:
             await run_ready_tasks(1)
         assert rooms.gateway.rooms == {}
         known = {id(one) for one in before}
-        assert [type(one) for one in left_over() if id(one) not in known] == []
+        assert [type(one) for one in find_leftovers() if id(one) not in known] == []
 
     # Nobody waits for the end of a token whose owner is gone.
     in_an_hour = time.time() + 3600
@@ -314,10 +327,10 @@ def test_serves_members_over_tls(tmp_path: Path) -> None:
     identity = authority.issue("node", "127.0.0.1")
     trusts = ssl.create_default_context(cafile=authority.file)
 
-    async def test(rooms: Rooms) -> None:
+    async def test(rooms: TopicServer) -> None:
         async with (
-            joined(rooms.url(), "t-agent", ssl=trusts) as agent,
-            joined(rooms.url(), "t-human", ssl=trusts) as human,
+            join_topic(rooms.url(), "t-agent", ssl=trusts) as agent,
+            join_topic(rooms.url(), "t-human", ssl=trusts) as human,
         ):
             for size in (1, 1000, 200_000, 800_000):
                 said = await agent.chat("x" * size)
@@ -334,13 +347,13 @@ def test_unread_member_over_tls_learns_loss(tmp_path: Path) -> None:
     identity = authority.issue("node", "127.0.0.1")
     trusts = ssl.create_default_context(cafile=authority.file)
 
-    async def test(rooms: Rooms) -> None:
+    async def test(rooms: TopicServer) -> None:
         async with (
-            joined(rooms.url(), "t-agent", ssl=trusts) as agent,
-            joined(rooms.url(), "t-human", ssl=trusts) as human,
-            joined(rooms.url(), "t-worker", ssl=trusts, max_queue=1) as stuck,
+            join_topic(rooms.url(), "t-agent", ssl=trusts) as agent,
+            join_topic(rooms.url(), "t-human", ssl=trusts) as human,
+            join_topic(rooms.url(), "t-worker", ssl=trusts, max_queue=1) as stuck,
         ):
-            said = await talk_until_full(rooms, agent, human, "worker")
+            said = await send_until_full(rooms, agent, human, "worker")
             got = 0
             while (heard := await stuck.hear())["kind"] != "system/error":
                 got += heard["kind"] == "chat"

@@ -23,25 +23,25 @@ from interlock.protocol.websocket import (
 from interlock.topics.config import TopicConfig
 from interlock.topics.member import MessageLoss, RoomBacklog
 from interlock.topics.socket import MAX_LOST_KINDS, MAX_UNSENT_BYTES, OTHER_KINDS, TopicSocket
-from tests.topics.manual_transport import MASK, Timers, Wire, batch, envelope
+from tests.topics.manual_transport import MASK, ManualTransport, Timers, chat_envelope, make_batch
 
 BIG = 8 * 1024
 """Some messages of this size are more than a transport takes."""
 NOW = "2026-01-02T03:04:05Z"
 
 
-class Socket:
+class SocketBench:
     """A socket, and what it told."""
 
     def __init__(
         self,
-        wire: Wire | None = None,
+        wire: ManualTransport | None = None,
         *,
         shared: RoomBacklog | None = None,
         guest: bool = False,
         **config: Any,
     ) -> None:
-        self.wire = wire or Wire()
+        self.wire = wire or ManualTransport()
         self.timers = Timers()
         self.timers.after_turn = self.wire.end_of_turn
         self.heard: list[bytes] = []
@@ -63,14 +63,14 @@ class Socket:
         self.socket.data_received(b"".join(frames))
 
     def deliver(self, *texts: bytes) -> None:
-        self.socket.deliver(batch(texts))
+        self.socket.deliver(make_batch(texts))
 
     def fill(self) -> int:
         """The other side stops reading, and its transport is full. Returns how many it has."""
         self.wire.reads = False
         told = 0
         while not self.wire.paused:
-            self.deliver(envelope(f"fill-{told}", size=BIG))
+            self.deliver(chat_envelope(f"fill-{told}", size=BIG))
             self.wire.end_of_turn()
             told += 1
         return told
@@ -99,24 +99,24 @@ def text(payload: bytes) -> bytes:
 
 
 def test_passes_messages_unchanged() -> None:
-    one = Socket()
+    one = SocketBench()
     one.send(text(b"one"), text("zwei ü".encode()))
-    one.deliver(envelope("1"), envelope("2"))
+    one.deliver(chat_envelope("1"), chat_envelope("2"))
     assert one.heard == [b"one", "zwei ü".encode()]
-    assert one.wire.texts == [envelope("1"), envelope("2")]
+    assert one.wire.texts == [chat_envelope("1"), chat_envelope("2")]
     assert one.is_open()
     assert one.gone == []
 
 
 def test_sets_protocol_before_data_arrives() -> None:
-    one = Socket()
+    one = SocketBench()
     assert one.wire.protocol is one.socket
 
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.binary(max_size=300).map(bytes.hex), max_size=8), st.data())
 def test_reads_messages_from_any_fragments(texts: list[str], data: st.DataObject) -> None:
-    one = Socket()
+    one = SocketBench()
     whole = b"".join(text(each.encode()) for each in texts)
     cuts = data.draw(st.lists(st.integers(0, len(whole)), max_size=12))
     edges = sorted({0, len(whole), *cuts})
@@ -126,7 +126,7 @@ def test_reads_messages_from_any_fragments(texts: list[str], data: st.DataObject
 
 
 def test_responds_to_ping() -> None:
-    one = Socket()
+    one = SocketBench()
     one.send(ping_frame(b"there?", MASK))
     assert one.wire.seen == [Pong(b"there?")]
 
@@ -148,7 +148,7 @@ def test_responds_to_ping() -> None:
     ],
 )
 def test_closes_on_invalid_frames(frame: bytes, code: int) -> None:
-    one = Socket()
+    one = SocketBench()
     one.send(text(b"before"), frame, text(b"after"))
     assert one.heard == [b"before"]
     assert one.closed_with == code
@@ -161,14 +161,14 @@ def test_closes_on_invalid_frames(frame: bytes, code: int) -> None:
 
 
 def test_accepts_largest_message() -> None:
-    one = Socket()
+    one = SocketBench()
     one.send(text(b"x" * MAX_ENVELOPE_BYTES))
     assert [len(each) for each in one.heard] == [MAX_ENVELOPE_BYTES]
     assert one.closed_with is None
 
 
 def test_delays_abort_for_close_reason() -> None:
-    one = Socket()
+    one = SocketBench()
     one.send(b"\x82\x80" + MASK)
     assert one.wire.ended
     assert not one.wire.closing
@@ -177,7 +177,7 @@ def test_delays_abort_for_close_reason() -> None:
 
 
 def test_closes_transport_without_half_close() -> None:
-    one = Socket(Wire(eof=False))
+    one = SocketBench(ManualTransport(eof=False))
     one.send(b"\x82\x80" + MASK)
     assert (one.closed_with, one.wire.closing) == (1003, True)
 
@@ -186,7 +186,7 @@ def test_closes_transport_without_half_close() -> None:
 
 
 def test_client_close() -> None:
-    one = Socket()
+    one = SocketBench()
     one.send(text(b"last"), close_frame(4321, "had enough", MASK), text(b"behind it"))
     assert one.heard == [b"last"]
     assert one.gone == ["the client left: had enough"]
@@ -198,12 +198,12 @@ def test_client_close() -> None:
 
 
 def test_server_close() -> None:
-    one = Socket()
-    one.deliver(envelope("1"))
+    one = SocketBench()
+    one.deliver(chat_envelope("1"))
     one.socket.close(4009, "Replaced.")
-    one.deliver(envelope("2"))
+    one.deliver(chat_envelope("2"))
     one.send(text(b"too late"))
-    assert one.wire.seen == [envelope("1"), Close(4009, "Replaced.")]
+    assert one.wire.seen == [chat_envelope("1"), Close(4009, "Replaced.")]
     assert (one.heard, one.gone) == ([], [])
     one.send(close_frame(4009, "", MASK))
     assert one.wire.closing
@@ -213,7 +213,7 @@ def test_server_close() -> None:
 
 
 def test_aborts_without_close_response() -> None:
-    one = Socket()
+    one = SocketBench()
     one.socket.close(1001, "")
     one.timers.pass_by(CLOSING - 0.1)
     assert not one.wire.aborted
@@ -222,10 +222,10 @@ def test_aborts_without_close_response() -> None:
 
 
 def test_reports_lost_connection() -> None:
-    one = Socket()
+    one = SocketBench()
     one.wire.closing = True
     one.socket.connection_lost(ConnectionResetError("reset"))
-    one.deliver(envelope("1"))
+    one.deliver(chat_envelope("1"))
     one.socket.close(1001, "")
     one.socket.abort()
     assert one.gone == ["the connection was lost: reset"]
@@ -234,7 +234,7 @@ def test_reports_lost_connection() -> None:
 
 
 def test_reports_end_of_stream() -> None:
-    one = Socket()
+    one = SocketBench()
     one.socket.eof_received()
     one.socket.connection_lost(None)
     assert one.gone == ["the client closed the connection"]
@@ -243,46 +243,46 @@ def test_reports_end_of_stream() -> None:
 # -- who does not read
 
 
-def all_of(ids: range) -> list[bytes]:
-    return [envelope(f"m-{number}") for number in ids]
+def numbered_envelopes(ids: range) -> list[bytes]:
+    return [chat_envelope(f"m-{number}") for number in ids]
 
 
 @pytest.mark.parametrize("at_once", [True, False])
 def test_slow_reader_gets_messages_in_order(at_once: bool) -> None:
-    one = Socket(Wire(at_once=at_once), queue=100)
+    one = SocketBench(ManualTransport(at_once=at_once), queue=100)
     filled = one.fill()
-    for message in all_of(range(60)):
+    for message in numbered_envelopes(range(60)):
         one.deliver(message)
-    one.deliver(*all_of(range(60, 100)))
+    one.deliver(*numbered_envelopes(range(60, 100)))
     one.read_on()
-    assert one.wire.texts[filled:] == all_of(range(100))
+    assert one.wire.texts[filled:] == numbered_envelopes(range(100))
     assert one.resumed == []
-    one.deliver(envelope("after"))
-    assert one.wire.texts[-1] == envelope("after")
+    one.deliver(chat_envelope("after"))
+    assert one.wire.texts[-1] == chat_envelope("after")
 
 
 def test_counts_messages_beyond_queue() -> None:
-    one = Socket(queue=10)
+    one = SocketBench(queue=10)
     filled = one.fill()
-    one.deliver(*all_of(range(8)))
-    one.deliver(*all_of(range(8, 13)))
-    one.deliver(envelope("p", kind="mcp/proposal:tools/call"))
+    one.deliver(*numbered_envelopes(range(8)))
+    one.deliver(*numbered_envelopes(range(8, 13)))
+    one.deliver(chat_envelope("p", kind="mcp/proposal:tools/call"))
     one.read_on()
-    assert one.wire.texts[filled:] == all_of(range(10))
+    assert one.wire.texts[filled:] == numbered_envelopes(range(10))
     assert one.resumed == [MessageLoss(4, NOW, NOW, {"chat": 3, "mcp/proposal:tools/call": 1})]
     # It is told once, and begins anew.
     filled += 10 + one.fill()
-    one.deliver(*all_of(range(10)))
+    one.deliver(*numbered_envelopes(range(10)))
     one.read_on()
-    assert one.wire.texts[filled:] == all_of(range(10))
+    assert one.wire.texts[filled:] == numbered_envelopes(range(10))
     assert len(one.resumed) == 1
 
 
 def test_limits_queued_bytes() -> None:
-    one = Socket(queue=1000, queue_bytes=20 * BIG)
+    one = SocketBench(queue=1000, queue_bytes=20 * BIG)
     filled = one.fill()
     for number in range(50):
-        one.deliver(envelope(f"m-{number}", size=BIG))
+        one.deliver(chat_envelope(f"m-{number}", size=BIG))
         assert one.socket.unread <= MAX_UNSENT_BYTES + 22 * BIG
     one.read_on()
     got = len(one.wire.texts) - filled
@@ -291,20 +291,22 @@ def test_limits_queued_bytes() -> None:
 
 
 def test_drops_message_larger_than_queue() -> None:
-    one = Socket(queue_bytes=1000)
+    one = SocketBench(queue_bytes=1000)
     filled = one.fill()
-    one.deliver(envelope("small"), envelope("large", size=2000), envelope("small again"))
+    one.deliver(
+        chat_envelope("small"), chat_envelope("large", size=2000), chat_envelope("small again")
+    )
     # It would fit, but what is lost is one gap.
-    one.deliver(envelope("and again"))
+    one.deliver(chat_envelope("and again"))
     one.read_on()
-    assert one.wire.texts[filled:] == [envelope("small")]
+    assert one.wire.texts[filled:] == [chat_envelope("small")]
     assert [loss.count for loss in one.resumed] == [3]
 
 
 def test_limits_kinds_in_loss_report() -> None:
-    one = Socket(queue=1)
+    one = SocketBench(queue=1)
     one.fill()
-    one.deliver(*(envelope(f"m-{number}", kind=f"x/{number % 40}") for number in range(81)))
+    one.deliver(*(chat_envelope(f"m-{number}", kind=f"x/{number % 40}") for number in range(81)))
     one.read_on()
     (loss,) = one.resumed
     assert loss.count == 80 == sum(loss.kinds.values())
@@ -314,11 +316,11 @@ def test_limits_kinds_in_loss_report() -> None:
 
 @pytest.mark.spec("MX-6.4a-3")
 def test_closes_on_full_queue_if_configured() -> None:
-    one = Socket(queue=10, overflow="close")
+    one = SocketBench(queue=10, overflow="close")
     filled = one.fill()
-    one.deliver(*all_of(range(10)))
+    one.deliver(*numbered_envelopes(range(10)))
     assert one.is_open()
-    one.deliver(envelope("one too many"))
+    one.deliver(chat_envelope("one too many"))
     assert not one.is_open()
     # The room is told, but not from inside `deliver`.
     assert one.gone == []
@@ -335,7 +337,7 @@ def test_closes_on_full_queue_if_configured() -> None:
 @pytest.mark.spec("MX-6.4a-3")
 @pytest.mark.parametrize("overflow", ["report", "close"])
 def test_disconnects_stalled_reader(overflow: str) -> None:
-    one = Socket(stalled=30.0, ping=1000.0, overflow=overflow)
+    one = SocketBench(stalled=30.0, ping=1000.0, overflow=overflow)
     one.fill()
     one.timers.pass_by(29.9)
     assert one.is_open()
@@ -348,7 +350,7 @@ def test_disconnects_stalled_reader(overflow: str) -> None:
 
 
 def test_keeps_slow_reader() -> None:
-    one = Socket(stalled=30.0, ping=1000.0)
+    one = SocketBench(stalled=30.0, ping=1000.0)
     one.fill()
     for _ in range(5):
         one.timers.pass_by(29.0)
@@ -360,7 +362,7 @@ def test_keeps_slow_reader() -> None:
 
 
 def test_reading_resets_stall_timeout() -> None:
-    one = Socket(stalled=30.0, ping=1000.0)
+    one = SocketBench(stalled=30.0, ping=1000.0)
     one.fill()
     one.timers.pass_by(29.0)
     one.read_on()
@@ -373,11 +375,11 @@ def test_reading_resets_stall_timeout() -> None:
 
 @pytest.mark.parametrize("at_once", [True, False])
 def test_writes_queue_in_parts(at_once: bool) -> None:
-    wire = Wire(at_once=at_once)
-    one = Socket(wire, queue_bytes=4 * 1024 * 1024)
+    wire = ManualTransport(at_once=at_once)
+    one = SocketBench(wire, queue_bytes=4 * 1024 * 1024)
     filled = one.fill()
     for number in range(200):
-        one.deliver(envelope(f"m-{number}", size=BIG))
+        one.deliver(chat_envelope(f"m-{number}", size=BIG))
     while one.socket.unread:
         wire.read()
         one.timers.pass_by(0.0)
@@ -387,22 +389,22 @@ def test_writes_queue_in_parts(at_once: bool) -> None:
 
 
 def test_delays_pong_until_transport_has_space() -> None:
-    one = Socket()
+    one = SocketBench()
     filled = one.fill()
-    one.deliver(envelope("kept"))
+    one.deliver(chat_envelope("kept"))
     one.send(*(ping_frame(b"%d" % number, MASK) for number in range(1000)))
     assert one.socket.unread < 2 * MAX_UNSENT_BYTES
     one.read_on()
-    assert one.wire.seen[filled:] == [Pong(b"999"), envelope("kept")]
+    assert one.wire.seen[filled:] == [Pong(b"999"), chat_envelope("kept")]
     one.fill()
     one.read_on()
     assert one.wire.seen.count(Pong(b"999")) == 1
 
 
 def test_aborts_unread_connection_after_close() -> None:
-    one = Socket()
+    one = SocketBench()
     one.fill()
-    one.deliver(envelope("kept"))
+    one.deliver(chat_envelope("kept"))
     one.socket.close(4003, "Not welcome.")
     one.timers.pass_by(CLOSING)
     assert one.wire.aborted
@@ -423,11 +425,13 @@ Step = tuple[str, int]
 )
 def test_reader_gets_messages_or_loss_count(steps: list[Step], at_once: bool) -> None:
     """What it got is in order and whole, and with what it was told of that is everything."""
-    one = Socket(Wire(at_once=at_once), queue=20, queue_bytes=40 * BIG, stalled=1e9, ping=1e9)
+    one = SocketBench(
+        ManualTransport(at_once=at_once), queue=20, queue_bytes=40 * BIG, stalled=1e9, ping=1e9
+    )
     said = 0
     for step, size in steps:
         if step == "say":
-            one.deliver(*(envelope(f"{said + at}", size=BIG) for at in range(size)))
+            one.deliver(*(chat_envelope(f"{said + at}", size=BIG) for at in range(size)))
             said += size
         elif step == "stop":
             one.wire.reads = False
@@ -451,7 +455,7 @@ def test_reader_gets_messages_or_loss_count(steps: list[Step], at_once: bool) ->
 
 
 def test_disconnects_after_unanswered_ping() -> None:
-    one = Socket(ping=30.0)
+    one = SocketBench(ping=30.0)
     one.timers.pass_by(30.0)
     one.timers.pass_by(30.0)
     assert one.wire.seen == [Ping(b"")]
@@ -463,7 +467,7 @@ def test_disconnects_after_unanswered_ping() -> None:
 
 
 def test_keeps_responding_connection() -> None:
-    one = Socket(ping=30.0)
+    one = SocketBench(ping=30.0)
     answered = 0
     for _ in range(20):
         one.timers.pass_by(30.0)
@@ -475,7 +479,7 @@ def test_keeps_responding_connection() -> None:
 
 
 def test_sends_no_ping_to_active_connection() -> None:
-    one = Socket(ping=30.0)
+    one = SocketBench(ping=30.0)
     for _ in range(20):
         one.send(text(b"hello"))
         one.timers.pass_by(30.0)
@@ -483,7 +487,7 @@ def test_sends_no_ping_to_active_connection() -> None:
 
 
 def test_stalled_reader_needs_no_pong() -> None:
-    one = Socket(ping=10.0, stalled=1000.0)
+    one = SocketBench(ping=10.0, stalled=1000.0)
     one.fill()
     one.timers.pass_by(500.0)
     assert one.is_open()

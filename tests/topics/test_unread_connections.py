@@ -15,38 +15,40 @@ from interlock.protocol.websocket import Pong, close_frame, ping_frame, pong_fra
 from interlock.topics.config import TopicConfig
 from interlock.topics.socket import MAX_MESSAGE_SECONDS, MAX_PINGS_PER_SECOND
 from tests.channels.certificates import Authority
-from tests.topics.peers import Peer, joined
-from tests.topics.topic_server import Rooms, run, until
-from tests.topics.test_slow_members import Raw, raw, talk_until_full
-from tests.topics.test_socket import Socket, text
-from tests.topics.manual_transport import MASK, Wire
+from tests.topics.manual_transport import MASK, ManualTransport
+from tests.topics.peers import WebSocketParticipant, join_topic
+from tests.topics.test_slow_members import RawMember, join_raw, send_until_full
+from tests.topics.test_socket import SocketBench, text
+from tests.topics.topic_server import TopicServer, run, wait_until
 
 QUEUE = {"room": TopicConfig(access="private", queue=20)}
 
 
-def closes(one: Socket) -> None:
+def closes(one: SocketBench) -> None:
     one.send(close_frame(1000, "", MASK))
 
 
-def ends_its_bytes(one: Socket) -> None:
+def ends_its_bytes(one: SocketBench) -> None:
     one.socket.eof_received()
     # As transports do it after that.
     one.wire.close()
 
 
-def sends_binary(one: Socket) -> None:
+def sends_binary(one: SocketBench) -> None:
     one.send(b"\x82\x80" + MASK)
 
 
-def is_closed(one: Socket) -> None:
+def is_closed(one: SocketBench) -> None:
     one.socket.close(4003, "Not welcome.")
     one.send(close_frame(4003, "", MASK))
 
 
 @pytest.mark.parametrize("half", [True, False])
 @pytest.mark.parametrize("how", [closes, ends_its_bytes, sends_binary, is_closed])
-def test_aborts_closed_connection_that_never_reads(how: Callable[[Socket], None], half: bool) -> None:
-    one = Socket(Wire(eof=half))
+def test_aborts_closed_connection_that_never_reads(
+    how: Callable[[SocketBench], None], half: bool
+) -> None:
+    one = SocketBench(ManualTransport(eof=half))
     one.fill()
     how(one)
     cut_off = []
@@ -61,7 +63,7 @@ def test_aborts_closed_connection_that_never_reads(how: Callable[[Socket], None]
 
 @pytest.mark.parametrize("frame", [ping_frame, pong_frame])
 def test_disconnects_sender_of_only_pings(frame: Callable[..., bytes]) -> None:
-    one = Socket()
+    one = SocketBench()
     sign = frame(b"", MASK)
     for _ in range(3):
         one.send(sign * MAX_PINGS_PER_SECOND)
@@ -88,7 +90,7 @@ IN_PARTS = (b"\x01\x80" + MASK, b"\x00\x80" + MASK, b"\x80\x80" + MASK)
 LOOK = 10.0
 
 
-def drips(one: Socket, seconds: float, piece: bytes) -> None:
+def send_in_parts(one: SocketBench, seconds: float, piece: bytes) -> None:
     """It sends something before each look."""
     for _ in range(int(seconds / LOOK)):
         one.send(piece)
@@ -108,17 +110,17 @@ def drips(one: Socket, seconds: float, piece: bytes) -> None:
     ids=["a byte", "part of a frame", "parts", "empty parts", "pings between", "after another"],
 )
 def test_limits_duration_of_message(begins: bytes, goes_on: bytes) -> None:
-    one = Socket(ping=LOOK)
+    one = SocketBench(ping=LOOK)
     one.send(begins)
-    drips(one, MAX_MESSAGE_SECONDS, goes_on)
+    send_in_parts(one, MAX_MESSAGE_SECONDS, goes_on)
     assert one.gone == []
-    drips(one, 2 * LOOK, goes_on)
+    send_in_parts(one, 2 * LOOK, goes_on)
     assert one.closed_with == 1013
     assert len(one.gone) == 1
 
 
 def test_slow_messages_are_not_endless() -> None:
-    one = Socket(ping=LOOK)
+    one = SocketBench(ping=LOOK)
     for _ in range(20):
         # At each look it is in the middle of something, and of something else than before.
         one.send(HALF[:4000])
@@ -140,31 +142,36 @@ def test_slow_messages_are_not_endless() -> None:
     assert one.is_open()
 
 
-async def say_close(member: Raw) -> None:
+async def say_close(member: RawMember) -> None:
     await member.send(close_frame(1000, "", MASK))
 
 
-async def end_bytes(member: Raw) -> None:
+async def end_bytes(member: RawMember) -> None:
     member._sock.shutdown(SHUT_WR)
 
 
 @pytest.mark.parametrize("how", [say_close, end_bytes])
 def test_unread_connection_does_not_block_node(
-    how: Callable[[Raw], object], monkeypatch: pytest.MonkeyPatch
+    how: Callable[[RawMember], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("interlock.channels.websocket.CLOSING", 0.2)
 
-    async def left(rooms: Rooms, agent: Peer, human: Peer, stuck: Raw) -> None:
-        await talk_until_full(rooms, agent, human, "worker")
+    async def left(
+        rooms: TopicServer,
+        agent: WebSocketParticipant,
+        human: WebSocketParticipant,
+        stuck: RawMember,
+    ) -> None:
+        await send_until_full(rooms, agent, human, "worker")
         await how(stuck)
         await human.until(lambda one: one["payload"].get("event") == "leave")
 
-    async def test(rooms: Rooms) -> None:
+    async def test(rooms: TopicServer) -> None:
         async with rooms.join("agent", "human") as (agent, human):
-            async with raw(rooms, "worker") as stuck:
+            async with join_raw(rooms, "worker") as stuck:
                 await left(rooms, agent, human, stuck)
-                await until(lambda: rooms.door.connections == 2)
-            async with raw(rooms, "worker") as stuck:
+                await wait_until(lambda: rooms.door.connections == 2)
+            async with join_raw(rooms, "worker") as stuck:
                 await left(rooms, agent, human, stuck)
                 # The node stops meanwhile.
                 rooms.gateway.close()
@@ -182,15 +189,17 @@ def test_unread_connection_does_not_block_node_over_tls(
     identity = authority.issue("node", "127.0.0.1")
     trusts = ssl.create_default_context(cafile=authority.file)
 
-    async def test(rooms: Rooms) -> None:
+    async def test(rooms: TopicServer) -> None:
         async with (
-            joined(rooms.url(), "t-agent", ssl=trusts) as agent,
-            joined(rooms.url(), "t-human", ssl=trusts) as human,
-            joined(rooms.url(), "t-worker", ssl=trusts, max_queue=1, close_timeout=0.1) as stuck,
+            join_topic(rooms.url(), "t-agent", ssl=trusts) as agent,
+            join_topic(rooms.url(), "t-human", ssl=trusts) as human,
+            join_topic(
+                rooms.url(), "t-worker", ssl=trusts, max_queue=1, close_timeout=0.1
+            ) as stuck,
         ):
-            await talk_until_full(rooms, agent, human, "worker")
+            await send_until_full(rooms, agent, human, "worker")
             stuck.socket.transport.write(close_frame(1000, "", MASK))
             await human.until(lambda one: one["payload"].get("event") == "leave")
-            await until(lambda: rooms.door.connections == 2)
+            await wait_until(lambda: rooms.door.connections == 2)
 
     run(test, rooms=QUEUE, tls=tls_context(identity.certificate, identity.key))

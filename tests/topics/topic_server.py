@@ -28,7 +28,7 @@ from interlock.topics.gateway import Gateway
 from interlock.topics.socket import format_now
 from tests.support.clock import run_ready_tasks
 from tests.support.pipeline import PipelineHarness
-from tests.topics.peers import HANG_TIMEOUT, Peer, joined
+from tests.topics.peers import HANG_TIMEOUT, WebSocketParticipant, join_topic
 
 NAMES = ("agent", "human", "worker", "boss")
 
@@ -46,7 +46,7 @@ RESTRICTED = {
 }
 
 
-async def until(condition: Callable[[], bool]) -> None:
+async def wait_until(condition: Callable[[], bool]) -> None:
     """What happens on its own, in this very loop."""
     while not condition():
         await run_ready_tasks(1)
@@ -56,7 +56,7 @@ def _serve(exchange: HttpExchange) -> None:
     exchange.respond(200, b"{}")
 
 
-class Rooms:
+class TopicServer:
     """A gateway with its door, for as long as a test lasts. The token of NAME is `t-NAME`."""
 
     def __init__(
@@ -135,13 +135,13 @@ class Rooms:
     @asynccontextmanager
     async def join(
         self, *names: str, topic: str = "room", more: str = "", **options: Any
-    ) -> AsyncIterator[tuple[Peer, ...]]:
+    ) -> AsyncIterator[tuple[WebSocketParticipant, ...]]:
         """These come in, one after the other."""
         async with AsyncExitStack() as stack:
             url = self.url(topic, more)
             yield tuple(
                 [
-                    await stack.enter_async_context(joined(url, f"t-{name}", **options))
+                    await stack.enter_async_context(join_topic(url, f"t-{name}", **options))
                     for name in names
                 ]
             )
@@ -156,14 +156,14 @@ class Rooms:
         return self.rig.journal.entries
 
 
-def run(test: Callable[[Rooms], Coroutine[Any, Any, None]], **settings: Any) -> None:
+def run(test: Callable[[TopicServer], Coroutine[Any, Any, None]], **settings: Any) -> None:
     """The test on both kinds of loop; neither may have anything to complain about."""
     complaints: list[dict[str, Any]] = []
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: complaints.append(context))
-        rooms = Rooms(**settings)
+        rooms = TopicServer(**settings)
         await rooms.start()
         try:
             async with asyncio.timeout(HANG_TIMEOUT):

@@ -11,7 +11,7 @@ from tests.support.http_client import STATELESS, message, meta, stateless_header
 AX = {"experimental": {"mcpax": {"versions": ["2026-05-01"]}}}
 
 
-async def list_for_ax(url: str | None) -> dict[str, Any]:
+async def list_ax_tools(url: str | None) -> dict[str, Any]:
     """Every tool of the node at `url`, by the name that it is listed under."""
     assert url is not None
     said = {**meta(STATELESS), "io.modelcontextprotocol/clientCapabilities": AX}

@@ -10,7 +10,7 @@ def _ignore(_: object) -> None:
     """Nobody listens yet."""
 
 
-class End:
+class ChannelEnd:
     """One end of a channel in memory. What is sent arrives in the next turn of the loop."""
 
     def __init__(self, label: str) -> None:
@@ -21,7 +21,7 @@ class End:
         self.on_message: Callable[[bytes], None] = _ignore
         self.on_close: Callable[[str], None] = _ignore
         self.is_open = True
-        self.other: End
+        self.other: ChannelEnd
 
     def send(self, payload: bytes) -> None:
         if self.is_open:
@@ -47,7 +47,7 @@ class End:
             self.on_close("it closed the channel" + (f": {reason}" if reason else ""))
 
 
-def pair(label: str = "pair") -> tuple[End, End]:
-    here, there = End(label), End(label)
+def channel_pair(label: str = "pair") -> tuple[ChannelEnd, ChannelEnd]:
+    here, there = ChannelEnd(label), ChannelEnd(label)
     here.other, there.other = there, here
     return here, there

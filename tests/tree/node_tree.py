@@ -24,14 +24,14 @@ def ax_url(node: Node) -> str:
     return (node.url or "").replace("http:", "ws:").replace("/mcp", "/ax")
 
 
-class Grove:
+class NodeTree:
     """Every node of a test; all are stopped at its end, children first."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._nodes: list[Node] = []
 
-    async def __aenter__(self) -> Grove:
+    async def __aenter__(self) -> NodeTree:
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -63,7 +63,7 @@ class Grove:
         await node.stop()
 
 
-async def until(node: Node, found: Callable[[], Any]) -> None:
+async def wait_until(node: Node, found: Callable[[], Any]) -> None:
     """Wait until something about a node's catalog is true."""
     changed = asyncio.Event()
     end = node.catalog.on_change(lambda *_: changed.set())
@@ -76,5 +76,5 @@ async def until(node: Node, found: Callable[[], Any]) -> None:
         end()
 
 
-def lists(node: Node, name: str) -> bool:
+def has_tool(node: Node, name: str) -> bool:
     return name in node.catalog.current.by_name

@@ -32,14 +32,14 @@ PARENT = "11111111-1111-4111-8111-111111111111"
 OTHER_PARENT = "22222222-2222-4222-8222-222222222222"
 
 
-def uuid(number: int) -> str:
+def numbered_uuid(number: int) -> str:
     return f"00000000-0000-4000-8000-{number:012d}"
 
 
 # -- time
 
 
-async def settle(turns: int = 60) -> None:
+async def run_pending_tasks(turns: int = 60) -> None:
     """Let everything that can go on without time or bytes go on."""
     for _ in range(turns):
         await asyncio.sleep(0)
@@ -48,10 +48,10 @@ async def settle(turns: int = 60) -> None:
 # -- channels
 
 
-class End(Endpoint):
+class ChannelEnd(Endpoint):
     """One end of a channel that is no more than a function call."""
 
-    other: End
+    other: ChannelEnd
 
     def __init__(self, *, peer: str = "local", peer_names: tuple[str, ...] = ()) -> None:
         super().__init__(peer=peer, label=f"a test from {peer}", peer_names=peer_names)
@@ -76,9 +76,11 @@ class End(Endpoint):
         self.close(1009, why)
 
 
-def pair(*, peer: str = "local", names: tuple[str, ...] = ()) -> tuple[End, End]:
+def channel_pair(
+    *, peer: str = "local", names: tuple[str, ...] = ()
+) -> tuple[ChannelEnd, ChannelEnd]:
     """The aggregator's end, and the child's."""
-    ours, theirs = End(peer=peer, peer_names=names), End()
+    ours, theirs = ChannelEnd(peer=peer, peer_names=names), ChannelEnd()
     ours.other, theirs.other = theirs, ours
     return ours, theirs
 
@@ -94,7 +96,7 @@ def tool(name: str, *, mutable: bool | None = False, **more: Any) -> dict[str, A
 
 def registration(number: int = 1, segment: str = "edge", **more: Any) -> dict[str, Any]:
     return {
-        "subserver_id": uuid(number),
+        "subserver_id": numbered_uuid(number),
         "segment": segment,
         "capabilities": {"tools": True, "resources": False, "notifications": True},
         "heartbeat_interval_ms": 5000,
@@ -111,10 +113,12 @@ HELLO = {
 }
 
 
-class Child:
+class ScriptedChild:
     """The far end of a channel: it registers, and is an MCP server."""
 
-    def __init__(self, hub: Hub, *, caller: str = "local", peer: str = "local", names: Any = ()):
+    def __init__(
+        self, hub: RegistrarHub, *, caller: str = "local", peer: str = "local", names: Any = ()
+    ):
         self.hub = hub
         self.heard: list[dict[str, Any]] = []
         self.answers: dict[Any, list[dict[str, Any]]] = {}
@@ -127,7 +131,7 @@ class Child:
         self.why_closed: str | None = None
         self.session_id = ""
         self._ids = count(1)
-        self.ours, self.end = pair(peer=peer, names=tuple(names))
+        self.ours, self.end = channel_pair(peer=peer, names=tuple(names))
         self.end.on_close = self._closed
         self.end.on_message = self._receive
         hub.registrar.accept(self.ours, Caller(caller))
@@ -163,7 +167,7 @@ class Child:
         assert len(found) <= 1, f"answered twice: {found}"
         return found[0] if found else None
 
-    def hello(self) -> Child:
+    def hello(self) -> ScriptedChild:
         answer = self.ask("initialize", HELLO)
         assert answer is not None
         assert "result" in answer, answer
@@ -177,7 +181,7 @@ class Child:
         assert answer is not None, "no answer yet"
         return answer
 
-    def registered(self, *more: Any, **most: Any) -> Child:
+    def registered(self, *more: Any, **most: Any) -> ScriptedChild:
         answer = self.register(*more, **most)
         assert "result" in answer, answer
         return self
@@ -241,7 +245,7 @@ class Child:
 # -- the node's part
 
 
-class Hub:
+class RegistrarHub:
     """A registrar, and what a node does for it."""
 
     def __init__(
@@ -324,8 +328,8 @@ class Hub:
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
 
-    def child(self, **more: Any) -> Child:
-        return Child(self, **more)
+    def child(self, **more: Any) -> ScriptedChild:
+        return ScriptedChild(self, **more)
 
     def info(self, segment: str = "edge") -> SubserverRecord:
         (found,) = [one for one in self.registrar.subservers() if one.segment == segment]
@@ -353,7 +357,7 @@ class Hub:
 
     async def close(self) -> None:
         self.registrar.close()
-        await settle()
+        await run_pending_tasks()
         for supervisor in list(self.supervisors.values()):
             await supervisor.end()
         while self._ending:
@@ -361,13 +365,13 @@ class Hub:
         self.store.close()
 
 
-def hub_test(
-    body: Callable[[Hub], Coroutine[Any, Any, None]], folder: Path, **settings: Any
+def run_with_hub(
+    body: Callable[[RegistrarHub], Coroutine[Any, Any, None]], folder: Path, **settings: Any
 ) -> None:
     """Run a test with a registrar. Afterwards nothing is left: no task, no timer, no channel."""
 
     async def main() -> None:
-        hub = Hub(folder, **settings)
+        hub = RegistrarHub(folder, **settings)
         try:
             await body(hub)
         finally:
@@ -380,10 +384,10 @@ def hub_test(
 
 
 @asynccontextmanager
-async def open_hub(folder: Path, **settings: Any) -> AsyncIterator[Hub]:
+async def open_hub(folder: Path, **settings: Any) -> AsyncIterator[RegistrarHub]:
     """Run a test with a registrar. Afterwards nothing is left: no task, no timer, no channel."""
 
-    hub = Hub(folder, **settings)
+    hub = RegistrarHub(folder, **settings)
     try:
         yield hub
     finally:

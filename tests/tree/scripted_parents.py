@@ -25,7 +25,7 @@ from interlock.tree.registrant import (
     read_session_end,
 )
 from tests.support.clock import ManualClock, run_ready_tasks
-from tests.tree.memory_channel import End, pair
+from tests.tree.memory_channel import ChannelEnd, channel_pair
 
 SUBSERVER = "550e8400-e29b-41d4-a716-446655440000"
 ROOT = "11111111-1111-4111-8111-111111111111"
@@ -33,15 +33,15 @@ SPARE = "22222222-2222-4222-8222-222222222222"
 TREE = "99999999-9999-4999-8999-999999999999"
 
 
-def at(registrant: Registrant) -> RegistrantState:
+def state_of(registrant: Registrant) -> RegistrantState:
     """Where it is now."""
     return registrant.state
 
 
-class Conversing:
+class ParentConversation:
     """The least that a registrant needs: it asks, and hears how it ended."""
 
-    def __init__(self, channel: End, registrant: Registrant) -> None:
+    def __init__(self, channel: ChannelEnd, registrant: Registrant) -> None:
         self._channel = channel
         self._registrant = registrant
         self._asking = ParentRequests(channel.send)
@@ -71,7 +71,7 @@ class Conversing:
         self._asking.fail_all()
 
 
-class Parent:
+class ScriptedParent:
     """One parent. It registers whoever comes, unless it is told otherwise."""
 
     def __init__(self, id: str = ROOT) -> None:
@@ -88,7 +88,7 @@ class Parent:
         """Whether it then closes the channel, in the same breath."""
         self.budget: dict[str, int] | None = None
         self.hello: dict[str, Any] | None = {"versions": list(ax.VERSIONS)}
-        self.ends: list[End] = []
+        self.ends: list[ChannelEnd] = []
         self.heard: list[dict[str, Any]] = []
         self.bearers: list[str | None] = []
         self.contexts: list[tls.SSLContext | None] = []
@@ -101,7 +101,7 @@ class Parent:
         return [one["params"] for one in self.heard if one.get("method") == method]
 
     @property
-    def end(self) -> End:
+    def end(self) -> ChannelEnd:
         return self.ends[-1]
 
     def say(self, method: str, params: Any) -> None:
@@ -109,18 +109,18 @@ class Parent:
 
     # -- what it does
 
-    def dialled(self, bearer: str | None, secure: tls.SSLContext | None) -> End:
+    def dialled(self, bearer: str | None, secure: tls.SSLContext | None) -> ChannelEnd:
         if not self.reachable:
             data = None if self.status is None else {"status": self.status}
             raise InterlockError(UPSTREAM_UNAVAILABLE, "It cannot be reached.", data)
         self.bearers.append(bearer)
         self.contexts.append(secure)
-        ours, theirs = pair()
+        ours, theirs = channel_pair()
         self.ends.append(ours)
         ours.on_message = lambda data: self._take(ours, data)
         return theirs
 
-    def _take(self, end: End, data: bytes) -> None:
+    def _take(self, end: ChannelEnd, data: bytes) -> None:
         message = json.loads(data)
         self.heard.append(message)
         if self.silent or "id" not in message or "method" not in message:
@@ -176,15 +176,15 @@ class Parent:
         }
 
 
-class World:
+class ParentsAndSubserver:
     """Parents by URL, and one subserver."""
 
     def __init__(self, *, backups: int = 0, **settings: Any) -> None:
         self.time = ManualClock()
-        self.root = Parent()
+        self.root = ScriptedParent()
         self.parents = {"ws://127.0.0.1:1/ax": self.root}
         for number in range(backups):
-            self.parents[f"unix:/spare{number}"] = Parent(SPARE)
+            self.parents[f"unix:/spare{number}"] = ScriptedParent(SPARE)
         urls = list(self.parents)
         self.settings = ParentConfig(
             **{"url": urls[0], "segment": "edge", "backup": urls[1:], "heartbeat": 1.0, **settings}
@@ -195,10 +195,10 @@ class World:
         self.lost: list[str] = []
         self.states: list[str] = []
         self.dialled: list[str] = []
-        self.conversations: list[Conversing] = []
+        self.conversations: list[ParentConversation] = []
 
     @property
-    def spare(self) -> Parent:
+    def spare(self) -> ScriptedParent:
         return self.parents["unix:/spare0"]
 
     def registrant(self, **more: Any) -> Registrant:
@@ -219,8 +219,8 @@ class World:
             **more,
         )
 
-    def _converse(self, channel: Any, registrant: Registrant) -> Conversing:
-        self.conversations.append(Conversing(channel, registrant))
+    def _converse(self, channel: Any, registrant: Registrant) -> ParentConversation:
+        self.conversations.append(ParentConversation(channel, registrant))
         return self.conversations[-1]
 
     async def _dial(
@@ -230,9 +230,9 @@ class World:
         return self.parents[url].dialled(bearer, ssl)
 
 
-def play(
-    scene: Callable[[World, Registrant], Coroutine[Any, Any, None]],
-    world: Callable[[], World] = World,
+def run_scene(
+    scene: Callable[[ParentsAndSubserver, Registrant], Coroutine[Any, Any, None]],
+    world: Callable[[], ParentsAndSubserver] = ParentsAndSubserver,
     **more: Any,
 ) -> None:
     """Begin a registrant, play the scene, end it; nothing may be left of it."""
@@ -246,7 +246,7 @@ def play(
         ending = asyncio.ensure_future(registrant.end())
         await stage.time.advance_slowly(LEAVE_TIMEOUT_SECONDS * 3)
         await ending
-        assert at(registrant) is RegistrantState.ENDED
+        assert state_of(registrant) is RegistrantState.ENDED
         assert all(one.over == 1 for one in stage.conversations)
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
@@ -255,8 +255,8 @@ def play(
 
 @asynccontextmanager
 async def open_parent(
-    world: Callable[[], World] = World, **more: Any
-) -> AsyncIterator[tuple[World, Registrant]]:
+    world: Callable[[], ParentsAndSubserver] = ParentsAndSubserver, **more: Any
+) -> AsyncIterator[tuple[ParentsAndSubserver, Registrant]]:
     """Begin a registrant, play the scene, end it; nothing may be left of it."""
 
     stage = world()
@@ -267,6 +267,6 @@ async def open_parent(
     ending = asyncio.ensure_future(registrant.end())
     await stage.time.advance_slowly(LEAVE_TIMEOUT_SECONDS * 3)
     await ending
-    assert at(registrant) is RegistrantState.ENDED
+    assert state_of(registrant) is RegistrantState.ENDED
     assert all(one.over == 1 for one in stage.conversations)
     assert asyncio.all_tasks() == {asyncio.current_task()}

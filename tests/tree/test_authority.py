@@ -18,14 +18,14 @@ from tests.support.clock import WALL_CLOCK_OFFSET
 from tests.tree.registrar_hub import (
     OTHER_PARENT,
     PARENT,
-    Child,
-    Hub,
+    RegistrarHub,
+    ScriptedChild,
     open_hub,
-    settle,
+    run_pending_tasks,
     tool,
 )
 from tests.tree.test_ownership import REJECTED, A, B
-from tests.tree.test_registration import error_of
+from tests.tree.test_registration import read_error
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -48,7 +48,7 @@ def proof(key: Any = EDWARDS, alg: str = "Ed25519", **claims: Any) -> dict[str, 
     return {"type": "jwt", "token": jwt.encode({"alg": alg}, said, key, algorithms=[alg])}
 
 
-def pem(key: Any) -> str:
+def encode_pem(key: Any) -> str:
     return str(key.as_pem(private=False).decode())
 
 
@@ -56,7 +56,7 @@ def pem(key: Any) -> str:
 def trust(tmp_path: Path) -> str:
     """The file with the key of whoever signs."""
     path = tmp_path / "trusted.pem"
-    path.write_text(pem(EDWARDS))
+    path.write_text(encode_pem(EDWARDS))
     return str(path)
 
 
@@ -73,10 +73,10 @@ async def test_valid_token_proves_authority(tmp_path: Path, kind: str, form: str
     others = [one for _, one in KINDS.values()]
     path.write_text(
         {
-            "pem": pem(key),
+            "pem": encode_pem(key),
             "jwk": json.dumps(key.as_dict(private=False)),
             "jwks": json.dumps(KeySet(others).as_dict(private=False)),
-            "several": "# trusted\n" + "".join(map(pem, others)),
+            "several": "# trusted\n" + "".join(map(encode_pem, others)),
         }[form]
     )
 
@@ -86,7 +86,7 @@ async def test_valid_token_proves_authority(tmp_path: Path, kind: str, form: str
         child.tools = [tool("write", mutable=True)]
         child.registered(authority=A, authority_proof=proof(key, alg))
         assert hub.info().verified
-        await settle()
+        await run_pending_tasks()
         assert hub.listed == {"ax:edge": ["write"]}
         assert [one.verified for one in hub.store.list_claims()] == [True]
 
@@ -125,7 +125,7 @@ async def test_token_needs_required_claims(
         child = hub.child()
         answer = child.register(authority=A, authority_proof=proof(**claims))
         if why:
-            assert error_of(answer) == REJECTED
+            assert read_error(answer) == REJECTED
             assert why in answer["error"]["data"]["detail"]
             # It may try again on the same channel.
             child.registered(authority=A, authority_proof=proof())
@@ -137,7 +137,7 @@ async def test_rejects_invalid_proofs(tmp_path: Path, trust: str) -> None:
     good = proof()["token"]
     head, payload, signature = good.split(".")
     told = f"eyJhbGciOiJIUzI1NiJ9.{payload}"
-    mac = hmac.digest(pem(EDWARDS).encode(), told.encode(), "sha256")
+    mac = hmac.digest(encode_pem(EDWARDS).encode(), told.encode(), "sha256")
     tokens = {
         "by somebody else": proof(OKPKey.generate_key("Ed25519"))["token"],
         "by a key of another kind": proof(KINDS["ES256"][1], "ES256")["token"],
@@ -155,10 +155,10 @@ async def test_rejects_invalid_proofs(tmp_path: Path, trust: str) -> None:
         child = hub.child()
         for what, token in tokens.items():
             given = {"type": "jwt", "token": token}
-            assert error_of(child.register(authority=A, authority_proof=given)) == REJECTED, what
+            assert read_error(child.register(authority=A, authority_proof=given)) == REJECTED, what
         other = {"type": "handshake", "token": good}
-        assert error_of(child.register(authority=A, authority_proof=other)) == REJECTED
-        assert error_of(child.register(authority_proof=proof())) == REJECTED
+        assert read_error(child.register(authority=A, authority_proof=other)) == REJECTED
+        assert read_error(child.register(authority_proof=proof())) == REJECTED
         # Nothing of the token is repeated.
         assert good not in json.dumps(child.heard)
         child.registered(authority=A, authority_proof=proof())
@@ -172,14 +172,14 @@ async def test_rejects_unusable_key_file(tmp_path: Path, content: str | None) ->
 
     async with open_hub(tmp_path, trust=[str(path)]) as hub:
         answer = hub.child().register(authority=A, authority_proof=proof())
-        assert error_of(answer) == REJECTED
+        assert read_error(answer) == REJECTED
         assert str(tmp_path) not in json.dumps(answer)
 
 
 async def test_rejects_token_without_trusted_keys(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         answer = hub.child().register(authority=A, authority_proof=proof())
-        assert error_of(answer) == REJECTED
+        assert read_error(answer) == REJECTED
         assert "subservers.trust" in answer["error"]["data"]["detail"]
 
 
@@ -191,7 +191,7 @@ async def test_names_missing_library(
 
     async with open_hub(tmp_path, trust=[trust]) as hub:
         answer = hub.child().register(authority=A, authority_proof=given)
-        assert error_of(answer) == REJECTED
+        assert read_error(answer) == REJECTED
         assert "interlock[oauth]" in answer["error"]["data"]["detail"]
         # Who proves nothing needs no library.
         hub.child().registered(authority=A)
@@ -233,13 +233,13 @@ async def test_certificate_names_prove_authority(
 async def test_unproven_claim_does_not_replace_proven_claim(tmp_path: Path, trust: str) -> None:
     async with open_hub(tmp_path, trust=[trust]) as hub:
         child = hub.child().registered(1, "x", authority=A, authority_proof=proof())
-        await settle()
+        await run_pending_tasks()
         child.ask("mcpax/deregister", {"session_id": child.session_id})
         for authority in (A, B, None):
-            assert error_of(hub.child().register(2, "x", authority=authority)) == REJECTED
+            assert read_error(hub.child().register(2, "x", authority=authority)) == REJECTED
         other = proof(sub="b.example.com")
         assert (
-            error_of(hub.child().register(2, "x", authority=B, authority_proof=other)) == REJECTED
+            read_error(hub.child().register(2, "x", authority=B, authority_proof=other)) == REJECTED
         )
         hub.child().registered(2, "x", authority=A, authority_proof=proof())
 
@@ -247,38 +247,36 @@ async def test_unproven_claim_does_not_replace_proven_claim(tmp_path: Path, trus
 async def test_proven_claim_replaces_unproven_claim(tmp_path: Path, trust: str) -> None:
     async with open_hub(tmp_path, trust=[trust]) as hub:
         squatter = hub.child().registered(1, "x", authority=B)
-        await settle()
+        await run_pending_tasks()
         # Not while it is there: the first has it.
         given = {"authority": A, "authority_proof": proof()}
-        assert error_of(hub.child().register(2, "x", **given))[0] == -31001
+        assert read_error(hub.child().register(2, "x", **given))[0] == -31001
         squatter.ask("mcpax/deregister", {"session_id": squatter.session_id})
         hub.child().registered(2, "x", **given)
-        await settle()
+        await run_pending_tasks()
         assert [tuple(one)[:3] for one in hub.store.list_claims()] == [("x", A, True)]
 
 
-async def test_proven_authority_takes_over_lost_segment(
-    tmp_path: Path, trust: str
-) -> None:
+async def test_proven_authority_takes_over_lost_segment(tmp_path: Path, trust: str) -> None:
     given = {"authority": A, "authority_proof": proof()}
 
     async with open_hub(tmp_path, trust=[trust]) as hub:
         old = hub.child().registered(1, "x", **given)
-        await settle()
-        assert error_of(hub.child().register(2, "x", **given))[0] == -31001
+        await run_pending_tasks()
+        assert read_error(hub.child().register(2, "x", **given))[0] == -31001
         old.end.close()
-        assert error_of(hub.child().register(2, "x", authority=A))[0] == -31004
+        assert read_error(hub.child().register(2, "x", authority=A))[0] == -31004
         heir = hub.child()
         heir.tools = [tool("new")]
         heir.registered(2, "x", **given)
-        await settle()
+        await run_pending_tasks()
         assert hub.listed == {"ax:x": ["new"]}
 
 
 # -- what must be proven
 
 
-def rejected(hub: Hub, child: Child) -> bool:
+def is_rejected(hub: RegistrarHub, child: ScriptedChild) -> bool:
     if child.open:
         return False
     assert child.ended()["message"] == "authority_rejected"
@@ -310,8 +308,8 @@ async def test_mutable_tools_need_proof(
         child = hub.child(peer=peer)
         child.tools = [tool("read"), tool("other", mutable=mutable)]
         child.registered(authority=A)
-        await settle()
-        assert rejected(hub, child) is not accepted
+        await run_pending_tasks()
+        assert is_rejected(hub, child) is not accepted
         if accepted:
             assert hub.listed == {"ax:edge": ["read", "other"]}
         else:
@@ -323,12 +321,12 @@ async def test_mutable_tools_need_proof(
 async def test_mutable_tools_added_later_need_proof(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         child = hub.child(peer=ANYWHERE).registered()
-        await settle()
+        await run_pending_tasks()
         assert hub.listed == {"ax:edge": ["read"]}
         child.tools = [tool("read"), tool("write", mutable=True)]
         child.say("notifications/tools/list_changed")
-        await settle()
-        assert rejected(hub, child)
+        await run_pending_tasks()
+        assert is_rejected(hub, child)
         assert ("ax:edge", "degraded") not in hub.states
 
 
@@ -375,12 +373,12 @@ async def test_segment_takeover_needs_proof(
 ) -> None:
     async with open_hub(tmp_path, trust=[trust], sticky=sticky) as hub:
         owner = hub.child().registered(1, "x", authority=A, authority_proof=proof())
-        await settle()
+        await run_pending_tasks()
         if away:
             owner.end.close()
         for authority in (A, None):
             answer = hub.child().register(1, segment, authority=authority)
-            assert error_of(answer) == REJECTED
+            assert read_error(answer) == REJECTED
         assert owner.open is not away
         assert hub.info("x").verified
         hub.child().registered(1, segment, authority=A, authority_proof=proof())

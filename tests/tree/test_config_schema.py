@@ -9,7 +9,7 @@ import pytest
 
 from tests.core.config.test_schema import VALIDATOR, parses
 
-GOOD: list[Any] = [
+VALID_DOCUMENTS: list[Any] = [
     {"parent": None, "subservers": None},
     {"parent": {"url": "wss://x/ax", "segment": "a", "backup": ["unix:x", "ws://[::1]:1"]}},
     {"parent": {"url": "${env:P}", "segment": "a", "heartbeat": 0, "authority": "dns:a.b"}},
@@ -22,7 +22,7 @@ GOOD: list[Any] = [
     },
     {"subservers": {"budget": {"calls_per_minute": 1, "mutable_calls": 0}, "proof": "always"}},
 ]
-BAD: list[Any] = [
+INVALID_DOCUMENTS: list[Any] = [
     {"parent": {"segment": "a"}},
     {"parent": {"url": "ws://127.0.0.1/ax"}},
     {"parent": {"url": "http://127.0.0.1/ax", "segment": "a"}},
@@ -37,7 +37,7 @@ BAD: list[Any] = [
     {"subservers": {"links": {"A": {}}}},
     {"subservers": {"links": {"a": {"min_latency_class": "quick"}}}},
 ]
-BEYOND_A_SCHEMA: list[Any] = [
+REJECTED_BY_PARSER: list[Any] = [
     {"parent": {"url": "ws://192.0.2.1/ax", "segment": "a"}},
     {"parent": {"url": "wss://x", "segment": "a", "key": "k"}},
     {"parent": {"url": "wss://x", "segment": "a"}, "root_segment": "r"},
@@ -45,19 +45,19 @@ BEYOND_A_SCHEMA: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("document", GOOD, ids=json.dumps)
+@pytest.mark.parametrize("document", VALID_DOCUMENTS, ids=json.dumps)
 def test_accepts_valid_documents(document: Any) -> None:
     assert parses(document)
     assert VALIDATOR.is_valid(document)
 
 
-@pytest.mark.parametrize("document", BAD, ids=json.dumps)
+@pytest.mark.parametrize("document", INVALID_DOCUMENTS, ids=json.dumps)
 def test_rejects_invalid_documents(document: Any) -> None:
     assert not parses(document)
     assert not VALIDATOR.is_valid(document)
 
 
-@pytest.mark.parametrize("document", BEYOND_A_SCHEMA, ids=json.dumps)
+@pytest.mark.parametrize("document", REJECTED_BY_PARSER, ids=json.dumps)
 def test_schema_accepts_what_only_parser_rejects(document: Any) -> None:
     assert not parses(document)
     assert VALIDATOR.is_valid(document)

@@ -21,7 +21,7 @@ from websockets.exceptions import ConnectionClosed
 from interlock.app.node import Node
 from interlock.tree.component import Tree
 from tests.support.timeouts import HANG_TIMEOUT
-from tests.tree.node_tree import Grove, ax_url, lists, until
+from tests.tree.node_tree import NodeTree, ax_url, has_tool, wait_until
 
 TWIN = "7b0c3f0e-52f1-4f0a-9c5e-5d1c2a7e9f01"
 IDENTITIES: dict[str, dict[str, Any]] = {
@@ -101,7 +101,7 @@ class ForeignLeaf:
 
 
 @asynccontextmanager
-async def leaf_at(node: Node, identity: dict[str, Any]) -> AsyncIterator[ForeignLeaf]:
+async def connect_leaf(node: Node, identity: dict[str, Any]) -> AsyncIterator[ForeignLeaf]:
     async with connect(ax_url(node), max_size=None) as socket:
         leaf = ForeignLeaf(socket, identity)
         experimental = {"mcpax": {"versions": ["2026-05-01"]}}
@@ -120,7 +120,7 @@ async def leaf_at(node: Node, identity: dict[str, Any]) -> AsyncIterator[Foreign
             await leaf.close()
 
 
-def descendants(node: Node) -> set[str]:
+def list_descendants(node: Node) -> set[str]:
     """Everything that a node knows to be below it."""
     return {
         id
@@ -138,16 +138,16 @@ any_identity = pytest.mark.parametrize("identity", IDENTITIES.values(), ids=IDEN
 async def test_rejects_at_ancestor_if_registered_below(
     tmp_path: Path, identity: dict[str, Any]
 ) -> None:
-    async with Grove(tmp_path) as grove:
+    async with NodeTree(tmp_path) as grove:
         root = await grove.start("root")
         mid = await grove.start("mid", below=root, heartbeat=3600.0)
-        async with leaf_at(mid, identity) as first, leaf_at(root, identity) as second:
+        async with connect_leaf(mid, identity) as first, connect_leaf(root, identity) as second:
             assert "result" in await first.register("one")
-            await until(root, lambda: lists(root, "mid.one.t"))
-            assert TWIN in descendants(root)
+            await wait_until(root, lambda: has_tool(root, "mid.one.t"))
+            assert TWIN in list_descendants(root)
             refused = await second.register("two")
             assert refused["error"]["code"] == -31003, refused
-            assert not lists(root, "two.t")
+            assert not has_tool(root, "two.t")
             # Another one may come.
             other = TWIN.replace("7b0c", "8b0c")
             assert "result" in await second.register("two", other)
@@ -158,50 +158,50 @@ async def test_rejects_at_ancestor_if_registered_below(
 async def test_ends_below_if_registered_at_ancestor(
     tmp_path: Path, identity: dict[str, Any]
 ) -> None:
-    async with Grove(tmp_path) as grove:
+    async with NodeTree(tmp_path) as grove:
         root = await grove.start("root")
         mid = await grove.start("mid", below=root, heartbeat=3600.0)
         low = await grove.start("low", below=mid, heartbeat=0.05)
-        await until(root, lambda: len(descendants(root)) >= 1)
-        async with leaf_at(root, identity) as first, leaf_at(low, identity) as second:
+        await wait_until(root, lambda: len(list_descendants(root)) >= 1)
+        async with connect_leaf(root, identity) as first, connect_leaf(low, identity) as second:
             assert "result" in await first.register("one")
-            await until(root, lambda: lists(root, "one.t"))
+            await wait_until(root, lambda: has_tool(root, "one.t"))
             # Its own aggregator cannot know; two levels above it is noticed.
             assert "result" in await second.register("two")
             async with asyncio.timeout(HANG_TIMEOUT):
                 told = await second.ended
             assert told["code"] == -31003, told
-            await until(root, lambda: not lists(root, "mid.low.two.t"))
-            assert lists(root, "one.t")
+            await wait_until(root, lambda: not has_tool(root, "mid.low.two.t"))
+            assert has_tool(root, "one.t")
             assert not first.ended.done()
 
 
 @pytest.mark.spec("AX-13.4-2")
 async def test_ends_second_of_two_siblings(tmp_path: Path) -> None:
-    async with Grove(tmp_path) as grove:
+    async with NodeTree(tmp_path) as grove:
         root = await grove.start("root")
         left = await grove.start("left", below=root, heartbeat=3600.0)
         right = await grove.start("right", below=root, heartbeat=3600.0)
         identity = IDENTITIES["unknown method"]
-        async with leaf_at(left, identity) as first, leaf_at(right, identity) as second:
+        async with connect_leaf(left, identity) as first, connect_leaf(right, identity) as second:
             assert "result" in await first.register("one")
-            await until(root, lambda: lists(root, "left.one.t"))
+            await wait_until(root, lambda: has_tool(root, "left.one.t"))
             assert "result" in await second.register("two")
             async with asyncio.timeout(HANG_TIMEOUT):
                 await second.ended
-            await until(root, lambda: not lists(root, "right.two.t"))
-            assert lists(root, "left.one.t")
+            await wait_until(root, lambda: not has_tool(root, "right.two.t"))
+            assert has_tool(root, "left.one.t")
             # Once the first has left, the other place is free.
             await first.close()
-            await until(root, lambda: TWIN not in descendants(root))
-            async with leaf_at(right, identity) as third:
+            await wait_until(root, lambda: TWIN not in list_descendants(root))
+            async with connect_leaf(right, identity) as third:
                 assert "result" in await third.register("two")
-                await until(root, lambda: lists(root, "right.two.t"))
+                await wait_until(root, lambda: has_tool(root, "right.two.t"))
 
 
 @pytest.mark.spec("AX-5.3-4")
 async def test_announces_every_aggregator_below(tmp_path: Path) -> None:
-    async with Grove(tmp_path) as grove:
+    async with NodeTree(tmp_path) as grove:
         root = await grove.start("root")
         mid = await grove.start("mid", below=root, heartbeat=3600.0)
         low = await grove.start("low", below=mid, heartbeat=3600.0)

@@ -111,7 +111,9 @@ def test_revoked_token_affects_only_its_callers(harness: IdentityHarness) -> Non
     assert not harness.identity.watch.is_active("agent")
 
 
-def test_revoked_jti_affects_token_and_revoked_subject_affects_all(harness: IdentityHarness) -> None:
+def test_revoked_jti_affects_token_and_revoked_subject_affects_all(
+    harness: IdentityHarness,
+) -> None:
     some, other = (harness.caller(harness.signer.token(jti=jti)) for jti in ("t-1", "t-2"))
     harness.store.revoke_external("jti", "t-1")
     harness.identity.watch.check()

@@ -12,8 +12,15 @@ from interlock.core.call import UpstreamLostError
 from interlock.core.upstreams.supervisor import State
 from interlock.errors import UPSTREAM_LOST, UPSTREAM_UNAVAILABLE
 from interlock.tree.config import SubserversConfig
-from tests.tree.registrar_hub import OTHER_PARENT, PARENT, open_hub, settle, tool, uuid
-from tests.tree.test_registration import error_of
+from tests.tree.registrar_hub import (
+    OTHER_PARENT,
+    PARENT,
+    numbered_uuid,
+    open_hub,
+    run_pending_tasks,
+    tool,
+)
+from tests.tree.test_registration import read_error
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -24,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("no_leaks")
 async def test_three_missed_heartbeats_end_session(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         child = hub.child().registered(heartbeat_interval_ms=200)
-        await settle()
+        await run_pending_tasks()
         child.beat()
         hub.time.advance(0.55)
         assert hub.info().live
@@ -40,7 +47,7 @@ async def test_three_missed_heartbeats_end_session(tmp_path: Path) -> None:
 async def test_heartbeat_resets_missed_count(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         child = hub.child().registered(heartbeat_interval_ms=200)
-        await settle()
+        await run_pending_tasks()
         for _ in range(10):
             hub.time.advance(0.599)
             child.beat()
@@ -62,7 +69,7 @@ async def test_accepts_heartbeat_notifications(tmp_path: Path) -> None:
             said = len(child.answers)
             child.say("mcpax/heartbeat", {"session_id": child.session_id})
             assert len(child.answers) == said
-            await settle()
+            await run_pending_tasks()
         assert hub.info().live
 
 
@@ -79,9 +86,9 @@ async def test_heartbeat_response_contains_deadline(tmp_path: Path) -> None:
 async def test_without_heartbeats_only_channel_matters(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         child = hub.child().registered(heartbeat_interval_ms=0)
-        await settle()
+        await run_pending_tasks()
         hub.time.advance(86_400)
-        await settle()
+        await run_pending_tasks()
         assert hub.info().live
         # Elsewhere in the tree it is seen to be here all the time.
         assert hub.store.find_leases(hub.info().subserver_id)
@@ -98,15 +105,15 @@ async def test_rejects_session_id_of_other_channel(tmp_path: Path, method: str) 
         for _ in range(2):
             for child in (mine, stranger):
                 answer = child.ask(method, {"session_id": other.session_id})
-                assert error_of(answer) == (-31011, "unknown_session")
-                assert error_of(child.ask(method, {"session_id": ""}))[0] == -31011
-            assert error_of(mine.ask(method, {}))[0] == -32602
-            assert error_of(mine.ask(method, {"session_id": 5}))[0] == -32602
-            assert error_of(mine.ask(method))[0] == -32602
+                assert read_error(answer) == (-31011, "unknown_session")
+                assert read_error(child.ask(method, {"session_id": ""}))[0] == -31011
+            assert read_error(mine.ask(method, {}))[0] == -32602
+            assert read_error(mine.ask(method, {"session_id": 5}))[0] == -32602
+            assert read_error(mine.ask(method))[0] == -32602
             # As a notification too: nothing comes of it.
             mine.say(method, {"session_id": other.session_id})
             hub.time.advance(6)
-            await settle()
+            await run_pending_tasks()
         assert hub.listed == {"ax:a": ["read"], "ax:b": ["read"]}
         assert other.beat()["result"]["status"] == "ok"
         assert other.open
@@ -116,7 +123,7 @@ async def test_foreign_heartbeat_does_not_extend_session(tmp_path: Path) -> None
     async with open_hub(tmp_path) as hub:
         mine = hub.child().registered(1, "a", heartbeat_interval_ms=1000)
         other = hub.child().registered(2, "b", heartbeat_interval_ms=1000)
-        await settle()
+        await run_pending_tasks()
         for _ in range(5):
             hub.time.advance(0.9)
             mine.beat()
@@ -126,12 +133,10 @@ async def test_foreign_heartbeat_does_not_extend_session(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("interval", "worth"), [(5000, 10), (200, 10), (10, 50), (0, 50)])
-async def test_limits_processed_heartbeats(
-    tmp_path: Path, interval: int, worth: int
-) -> None:
+async def test_limits_processed_heartbeats(tmp_path: Path, interval: int, worth: int) -> None:
     async with open_hub(tmp_path) as hub:
         child = hub.child().registered(heartbeat_interval_ms=interval)
-        await settle()
+        await run_pending_tasks()
         looked: list[object] = []
         beaten = hub.registrar.handle_heartbeat
 
@@ -145,29 +150,29 @@ async def test_limits_processed_heartbeats(
             assert (result["status"], result["heartbeat_deadline_ms"]) == ("ok", interval * 3)
             hub.time.advance(0.001)
         assert len(looked) == worth
-        assert error_of(child.beat("another's"))[0] == -31011
+        assert read_error(child.beat("another's"))[0] == -31011
         assert hub.info().live
 
 
 async def test_applies_changes_of_skipped_heartbeats(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
-        child = hub.child().registered(**{"x-mcpax-subtree-ids": [uuid(1)]})
-        await settle()
+        child = hub.child().registered(**{"x-mcpax-subtree-ids": [numbered_uuid(1)]})
+        await run_pending_tasks()
         for n in range(2, 30):
-            child.beat(**{"x-mcpax-subtree-ids": [uuid(1), uuid(n)]})
-        assert hub.registrar.subtree_ids() == (PARENT, uuid(1), uuid(11))
+            child.beat(**{"x-mcpax-subtree-ids": [numbered_uuid(1), numbered_uuid(n)]})
+        assert hub.registrar.subtree_ids() == (PARENT, numbered_uuid(1), numbered_uuid(11))
         hub.time.advance(5.1)
         child.beat()
-        assert hub.registrar.subtree_ids() == (PARENT, uuid(1), uuid(29))
+        assert hub.registrar.subtree_ids() == (PARENT, numbered_uuid(1), numbered_uuid(29))
         hub.time.advance(5.1)
         child.beat()
-        assert hub.registrar.subtree_ids() == (PARENT, uuid(1), uuid(29))
+        assert hub.registrar.subtree_ids() == (PARENT, numbered_uuid(1), numbered_uuid(29))
 
 
 async def test_heartbeat_flood_ends_session(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         child = hub.child().registered()
-        await settle()
+        await run_pending_tasks()
         for _ in range(1000):
             child.say("mcpax/heartbeat", {"session_id": child.session_id})
         assert child.open
@@ -194,30 +199,30 @@ async def test_audits_decisions(tmp_path: Path) -> None:
         other = hub.child(caller="office")
         other.register(2, "x")
         other.register(2, "Bad Segment")
-        other.identity = {"subserver_id": uuid(2), "parent_id": OTHER_PARENT}
+        other.identity = {"subserver_id": numbered_uuid(2), "parent_id": OTHER_PARENT}
         other.register(2, "y")
         assert audited() == [
             ("x", "office", "mcpax/register", "namespace_conflict"),
             ("", "office", "mcpax/register", "invalid_segment"),
             ("y", "office", "mcpax/register", "split_brain"),
         ]
-        await settle()
+        await run_pending_tasks()
         again = hub.child(caller="factory").registered(1, "x")
         assert audited() == [
             ("x", "factory", "notifications/mcpax/session_ended", "namespace_conflict"),
             ("x", "factory", "mcpax/register", "ok"),
         ]
         assert not child.open
-        await settle()
+        await run_pending_tasks()
         again.end.close()
         assert audited() == [("x", "factory", "channel", "upstream_lost")]
         silent = hub.child(caller="factory").registered(1, "x", heartbeat_interval_ms=1000)
-        await settle()
+        await run_pending_tasks()
         hub.time.advance(4)
         assert not silent.open
         assert audited()[1:] == [("x", "factory", "mcpax/heartbeat", "upstream_lost")]
         last = hub.child(caller="factory").registered(1, "x")
-        await settle()
+        await run_pending_tasks()
         last.ask("mcpax/deregister", {"session_id": last.session_id})
         assert audited()[1:] == [("x", "factory", "mcpax/deregister", "ok")]
         hub.child(caller="factory").registered(1, "x")
@@ -238,7 +243,7 @@ async def test_lost_child_is_degraded_at_once(
 ) -> None:
     async with open_hub(tmp_path) as hub:
         child = hub.child().registered(heartbeat_interval_ms=interval)
-        await settle()
+        await run_pending_tasks()
         under_way = hub.call("read")
         if how == "closed":
             hub.time.advance(100.25 if not interval else 1.25)
@@ -270,17 +275,17 @@ async def test_lost_child_is_degraded_at_once(
 async def test_removes_child_after_grace(tmp_path: Path) -> None:
     async with open_hub(tmp_path, grace=10.0) as hub:
         child = hub.child().registered()
-        await settle()
+        await run_pending_tasks()
         child.end.close()
         hub.time.advance(9.9)
-        await settle()
+        await run_pending_tasks()
         assert hub.listed == {"ax:edge": ["read"]}
         hub.time.advance(0.2)
         assert hub.listed == {}
         assert hub.supervisors == {}
         assert hub.registrar.subservers() == []
         assert hub.registrar.subserver("ax:edge") is None
-        await settle()
+        await run_pending_tasks()
         # The segment is free again.
         hub.child().registered(2, "edge")
 
@@ -293,7 +298,7 @@ def test_default_grace_is_five_minutes() -> None:
 async def test_zero_grace_removes_child_at_once(tmp_path: Path) -> None:
     async with open_hub(tmp_path, grace=0.0) as hub:
         child = hub.child().registered()
-        await settle()
+        await run_pending_tasks()
         child.end.close()
         assert hub.listed == {}
         assert hub.supervisors == {}
@@ -305,11 +310,11 @@ async def test_unlisted_lost_child_is_removed(tmp_path: Path) -> None:
         child = hub.child()
         child.silent.add("tools/list")
         child.registered()
-        await settle()
+        await run_pending_tasks()
         child.end.close()
         assert hub.registrar.subservers() == []
         assert hub.supervisors == {}
-        await settle()
+        await run_pending_tasks()
         hub.child().registered(2, "edge")
 
 
@@ -322,7 +327,7 @@ async def test_closes_child_that_rejects_initialize(tmp_path: Path) -> None:
             "error": {"code": -32000, "message": "no"},
         }
         child.registered()
-        await settle()
+        await run_pending_tasks()
         assert not child.open
         assert hub.registrar.subservers() == []
         assert hub.supervisors == {}
@@ -333,14 +338,12 @@ async def test_closes_child_that_rejects_initialize(tmp_path: Path) -> None:
 
 @pytest.mark.spec("AX-13.1-2", "AX-13.1-3", "AX-13.2-6", "AX-4.2-13")
 @pytest.mark.parametrize("how", ["closed", "silent", "still there"])
-async def test_returning_child_replaces_list(
-    tmp_path: Path, how: str
-) -> None:
+async def test_returning_child_replaces_list(tmp_path: Path, how: str) -> None:
     async with open_hub(tmp_path) as hub:
         old = hub.child()
         old.tools = [tool("read"), tool("gone")]
         old.registered()
-        await settle()
+        await run_pending_tasks()
         supervisor = hub.supervisors["ax:edge"]
         if how == "closed":
             old.end.close()
@@ -351,19 +354,19 @@ async def test_returning_child_replaces_list(
         new.registered()
         assert not old.open
         assert new.session_id != old.session_id
-        await settle()
+        await run_pending_tasks()
         assert hub.listed == {"ax:edge": ["read", "fresh"]}
         assert b"another" in bytes(supervisor.raw_offering.tools[0])
         assert hub.supervisors == {"ax:edge": supervisor}
         assert supervisor.state is State.READY
         # Its old session is nobody's.
-        assert error_of(new.ask("mcpax/heartbeat", {"session_id": old.session_id}))[0] == -31011
+        assert read_error(new.ask("mcpax/heartbeat", {"session_id": old.session_id}))[0] == -31011
         await hub.call("fresh")
         # The old one's end of grace is none of the new one's business.
         for _ in range(40):
             hub.time.advance(10)
             new.beat()
-            await settle(2)
+            await run_pending_tasks(2)
         assert hub.info().live
         if how == "still there":
             assert old.ended()["message"] == "namespace_conflict"
@@ -380,18 +383,18 @@ async def test_returning_child_does_not_wait_for_lost_link(tmp_path: Path, opene
         agreed = asyncio.Event()
         old.ours.wait_closed = agreed.wait  # type: ignore[method-assign, assignment]
         old.registered()
-        await settle()
+        await run_pending_tasks()
         new = hub.child()
         new.tools = [tool("fresh")]
         new.registered()
-        await settle()
+        await run_pending_tasks()
         supervisor = hub.supervisors["ax:edge"]
         assert supervisor.state is State.READY
         assert hub.listed == {"ax:edge": ["fresh"]}
         await hub.call("fresh")
         # When the node stops it waits for the old link all the same.
         ending = asyncio.ensure_future(supervisor.end())
-        await settle()
+        await run_pending_tasks()
         assert not ending.done()
         agreed.set()
         await ending
@@ -405,7 +408,7 @@ async def test_returning_child_does_not_wait_for_lost_link(tmp_path: Path, opene
 async def test_deregistration_removes_child_at_once(tmp_path: Path, as_request: bool) -> None:
     async with open_hub(tmp_path) as hub:
         child = hub.child().registered()
-        await settle()
+        await run_pending_tasks()
         params = {"session_id": child.session_id, "reason": "maintenance"}
         if as_request:
             answer = child.ask("mcpax/deregister", params)
@@ -426,9 +429,9 @@ async def test_deregistration_before_listing_prevents_listing(tmp_path: Path) ->
     async with open_hub(tmp_path) as hub:
         for turns in range(0, 12):
             child = hub.child().registered()
-            await settle(turns)
+            await run_pending_tasks(turns)
             child.ask("mcpax/deregister", {"session_id": child.session_id})
-            await settle()
+            await run_pending_tasks()
             assert hub.listed == {}
             assert hub.supervisors == {}
 
@@ -436,7 +439,7 @@ async def test_deregistration_before_listing_prevents_listing(tmp_path: Path) ->
 async def test_node_stop_notifies_children(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         child, new = hub.child().registered(), hub.child().hello()
-        await settle()
+        await run_pending_tasks()
         hub.registrar.close()
         assert child.ended()["code"] == -31024
         assert not child.open
@@ -447,7 +450,7 @@ async def test_node_stop_notifies_children(tmp_path: Path) -> None:
 async def test_thousand_children_need_one_timer_each(tmp_path: Path) -> None:
     async with open_hub(tmp_path, list_ttl=3600.0) as hub:
         children = [hub.child().registered(n, f"s{n}") for n in range(1000)]
-        await settle()
+        await run_pending_tasks()
         # The timer of each session, and that of each list.
         assert hub.time.timers == 2000
         for _ in range(3):

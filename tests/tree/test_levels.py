@@ -16,12 +16,12 @@ from interlock.core.config import Config, ServerConfig
 from interlock.tree.component import Tree
 from interlock.tree.config import ParentConfig
 from tests.support.timeouts import HANG_TIMEOUT
-from tests.tree.ax_list import list_for_ax
+from tests.tree.ax_list import list_ax_tools
 
 DEMO = ServerConfig(command=sys.executable, args=["-m", "interlock.demo"], segment="demo")
 
 
-class Chain:
+class NodeChain:
     """Nodes in a row, each registered with the one before it; the last one has a server."""
 
     def __init__(self, folder: Path, levels: int) -> None:
@@ -29,7 +29,7 @@ class Chain:
         self._levels = levels
         self.nodes: list[Node] = []
 
-    async def __aenter__(self) -> Chain:
+    async def __aenter__(self) -> NodeChain:
         for level in range(self._levels):
             await self._start(level)
         return self
@@ -65,9 +65,9 @@ class Chain:
         end()
 
 
-def names_down(tree: dict[str, Any]) -> list[str]:
+def list_names_by_level(tree: dict[str, Any]) -> list[str]:
     """The names from the top to the lowest, where each has one below it."""
-    return [tree["name"], *(names_down(tree["children"][0]) if tree["children"] else [])]
+    return [tree["name"], *(list_names_by_level(tree["children"][0]) if tree["children"] else [])]
 
 
 @pytest.mark.parametrize("levels", [2, 8, 12])
@@ -75,11 +75,11 @@ def names_down(tree: dict[str, Any]) -> list[str]:
 async def test_calls_and_views_pass_every_level(levels: int, tmp_path: Path) -> None:
     segments = [f"n{level}" for level in range(1, levels)]
 
-    async with Chain(tmp_path, levels) as chain:
+    async with NodeChain(tmp_path, levels) as chain:
         name = ".".join([*segments, "demo", "roll_dice"])
         await chain.until_listed(0, name)
         async with Client(chain.nodes[0].url or "") as client:
-            listed = await list_for_ax(chain.nodes[0].url)
+            listed = await list_ax_tools(chain.nodes[0].url)
             assert listed[name]["_meta"]["x-mcpax-hops"] == levels
             # However deep it is, a client with a model gets a name that it can use.
             shown = [tool.name for tool in (await client.list_tools()).tools]
@@ -96,4 +96,4 @@ async def test_calls_and_views_pass_every_level(levels: int, tmp_path: Path) -> 
             assert own in node.catalog.current.by_name
             assert node.status().calls == 2
         tree = msgspec.to_builtins(await chain.nodes[0].component(Tree).view())
-        assert names_down(tree) == ["root", *segments, "demo"]
+        assert list_names_by_level(tree) == ["root", *segments, "demo"]

@@ -25,7 +25,7 @@ from interlock.errors import InterlockError
 from interlock.protocol.mcp import TOOLS_CALL, Era
 from interlock.protocol.mcpax import APPROVAL
 from tests.support.timeouts import HANG_TIMEOUT
-from tests.tree.node_tree import Grove, lists, until
+from tests.tree.node_tree import NodeTree, has_tool, wait_until
 from tests.trust.approvals.gated import sign
 
 LEDGER = Path(__file__).parent.parent / "behaviour" / "servers" / "ledger.py"
@@ -38,7 +38,7 @@ GATED = PolicyConfig(
 )
 
 
-class Tree:
+class ThreeNodes:
     """Three nodes in a row, each with its own operator, and a server at the bottom."""
 
     def __init__(self, folder: Path) -> None:
@@ -48,7 +48,7 @@ class Tree:
         self.nodes: dict[str, Node] = {}
         self.told: dict[tuple[str, str], str] = {}
 
-    async def grow(self, grove: Grove, **policies: PolicyConfig) -> None:
+    async def grow(self, grove: NodeTree, **policies: PolicyConfig) -> None:
         server = ServerConfig(
             command=sys.executable, args=[str(LEDGER), str(self.ledger)], segment="s"
         )
@@ -66,7 +66,7 @@ class Tree:
                 servers={"s": server} if name == NAMES[-1] else {},
             )
             self.nodes[name] = above = node
-        await until(self.root, lambda: lists(self.root, PRESS))
+        await wait_until(self.root, lambda: has_tool(self.root, PRESS))
 
     @property
     def root(self) -> Node:
@@ -89,7 +89,7 @@ class Tree:
         if (button, tool) in self.told:
             call.meta = {APPROVAL: Raw(json.dumps(self.told[button, tool]).encode())}
         answer = await self.ask(call)
-        if (wanted := held(answer)) is not None:
+        if (wanted := read_pending(answer)) is not None:
             self.told[button, tool] = wanted["confirmation_id"]
         return answer
 
@@ -123,7 +123,7 @@ class Tree:
         return sum(arguments == {"button": button} for _, arguments in lines)
 
 
-def held(answer: Any) -> dict[str, Any] | None:
+def read_pending(answer: Any) -> dict[str, Any] | None:
     if answer.get("_meta", {}).get("x-mcpax-status") != "confirmation_required":
         return None
     assert answer["isError"] is True
@@ -133,15 +133,15 @@ def held(answer: Any) -> dict[str, Any] | None:
 
 @pytest.mark.spec("AX-11.3-8", "AX-11.3-9", "AX-11.3-10", "AX-11.3-11", "AX-11.3-14", "AX-11.1-1")
 async def test_every_node_on_route_needs_its_approval(tmp_path: Path) -> None:
-    tree = Tree(tmp_path)
-    async with Grove(tmp_path) as grove:
+    tree = ThreeNodes(tmp_path)
+    async with NodeTree(tmp_path) as grove:
         await tree.grow(grove)
         for gates in itertools.product((False, True), repeat=3):
             await tree.gate(*gates)
             button = "".join("x" if one else "o" for one in gates)
             answer = await tree.press(button)
             asked = []
-            while (wanted := held(answer)) is not None:
+            while (wanted := read_pending(answer)) is not None:
                 assert tree.executed(button) == 0
                 hop = tree.whose(wanted)
                 asked.append(hop)
@@ -163,16 +163,16 @@ async def test_caller_collects_result_after_all_approvals(tmp_path: Path) -> Non
     """Through three gates: the same call, made again at the top, is answered with what it waits
     for now, and at last with what it came to, once."""
 
-    tree = Tree(tmp_path)
-    async with Grove(tmp_path) as grove:
+    tree = ThreeNodes(tmp_path)
+    async with NodeTree(tmp_path) as grove:
         await tree.grow(grove, root=GATED, mid=GATED, edge=GATED)
         answer = await tree.press("a")
         for hop in NAMES:
-            wanted = held(answer)
+            wanted = read_pending(answer)
             assert wanted is not None
             assert tree.whose(wanted) == hop
             # Asked again: the same, and no second approval anywhere.
-            assert held(await tree.press("a")) == wanted
+            assert read_pending(await tree.press("a")) == wanted
             # By somebody who is not the caller.
             outcome = await tree.root.trust.approving.approvals.confirm(  # type: ignore[union-attr]
                 wanted["confirmation_id"], _proof(tree, wanted, hop)
@@ -182,12 +182,12 @@ async def test_caller_collects_result_after_all_approvals(tmp_path: Path) -> Non
         assert tree.executed("a") == 1
         assert (await tree.press("a"))["content"][0]["text"] == "press: done"
         assert tree.executed("a") == 1
-        again = held(await tree.press("a"))
+        again = read_pending(await tree.press("a"))
         assert again is not None
         assert tree.whose(again) == "root"
 
 
-def _proof(tree: Tree, wanted: dict[str, Any], signer: str) -> str:
+def _proof(tree: ThreeNodes, wanted: dict[str, Any], signer: str) -> str:
     now = int(time.time())
     return sign(
         tree.keys[signer],
@@ -204,11 +204,11 @@ def _proof(tree: Tree, wanted: dict[str, Any], signer: str) -> str:
 
 @pytest.mark.spec("AX-11.3-9", "AX-11.2-1")
 async def test_parent_cannot_lift_approval_of_child(tmp_path: Path) -> None:
-    tree = Tree(tmp_path)
+    tree = ThreeNodes(tmp_path)
     never = PolicyConfig(default="allow", rules=[RuleConfig("never gate it", "allow", tools=["*"])])
-    async with Grove(tmp_path) as grove:
+    async with NodeTree(tmp_path) as grove:
         await tree.grow(grove, root=never, mid=never, edge=PolicyConfig())
-        wanted = held(await tree.press("a"))
+        wanted = read_pending(await tree.press("a"))
         assert wanted is not None
         assert tree.whose(wanted) == "edge"
         assert wanted["capability"]["reversible"] is False
@@ -224,10 +224,10 @@ async def test_parent_cannot_lift_approval_of_child(tmp_path: Path) -> None:
         assert tree.executed("a") == 0
 
 
-async def _let_in(tree: Tree, answer: Any, *hops: str) -> dict[str, Any]:
+async def _approve_at(tree: ThreeNodes, answer: Any, *hops: str) -> dict[str, Any]:
     """Open the gates of these hops through the top; what the next one wants."""
     for hop in hops:
-        wanted = held(answer)
+        wanted = read_pending(answer)
         assert wanted is not None
         assert tree.whose(wanted) == hop
         approving = tree.root.trust.approving
@@ -237,28 +237,28 @@ async def _let_in(tree: Tree, answer: Any, *hops: str) -> dict[str, Any]:
             wanted["confirmation_id"], _proof(tree, wanted, hop)
         )
         answer = json.loads(outcome.result)
-    wanted = held(answer)
+    wanted = read_pending(answer)
     assert wanted is not None
     return wanted
 
 
 async def test_decision_at_inner_node_reaches_root(tmp_path: Path) -> None:
-    tree = Tree(tmp_path)
-    async with Grove(tmp_path) as grove:
+    tree = ThreeNodes(tmp_path)
+    async with NodeTree(tmp_path) as grove:
         await tree.grow(grove, root=GATED, mid=GATED, edge=GATED)
         edge = tree.nodes["edge"].trust.approving
         assert edge is not None
-        wanted = await _let_in(tree, await tree.press("a"), "root", "mid")
+        wanted = await _approve_at(tree, await tree.press("a"), "root", "mid")
         assert tree.whose(wanted) == "edge"
-        assert held(await tree.press("a")) == wanted
+        assert read_pending(await tree.press("a")) == wanted
         await edge.approvals.confirm(wanted["confirmation_id"], _proof(tree, wanted, "edge"))
         assert tree.executed("a") == 1
         assert (await tree.press("a"))["content"][0]["text"] == "press: done"
         # Told once: then it is a new call.
-        assert tree.whose(held(await tree.press("a")) or {}) == "root"
+        assert tree.whose(read_pending(await tree.press("a")) or {}) == "root"
         assert tree.executed("a") == 1
 
-        wanted = await _let_in(tree, await tree.press("b"), "root", "mid")
+        wanted = await _approve_at(tree, await tree.press("b"), "root", "mid")
         await edge.approvals.reject(wanted["confirmation_id"], reason="not now", local=True)
         with pytest.raises(InterlockError) as error:
             await tree.press("b")
@@ -268,16 +268,16 @@ async def test_decision_at_inner_node_reaches_root(tmp_path: Path) -> None:
 
 
 async def test_removed_approval_of_child_lets_call_through_once(tmp_path: Path) -> None:
-    tree = Tree(tmp_path)
-    async with Grove(tmp_path) as grove:
+    tree = ThreeNodes(tmp_path)
+    async with NodeTree(tmp_path) as grove:
         await tree.grow(grove, root=GATED, edge=GATED)
-        wanted = await _let_in(tree, await tree.press("a"), "root")
+        wanted = await _approve_at(tree, await tree.press("a"), "root")
         assert tree.whose(wanted) == "edge"
         await tree.gate(True, False, False)
         # Under the approval of the top, which let exactly one call through.
         assert (await tree.press("a"))["content"][0]["text"] == "press: done"
         assert tree.executed("a") == 1
-        assert tree.whose(held(await tree.press("a")) or {}) == "root"
+        assert tree.whose(read_pending(await tree.press("a")) or {}) == "root"
         assert tree.executed("a") == 1
 
 
@@ -294,13 +294,13 @@ def _http(url: str, sent: Any = None) -> tuple[int, Any]:
 
 
 async def test_root_shows_and_confirms_approval_of_child(tmp_path: Path) -> None:
-    tree = Tree(tmp_path)
-    async with Grove(tmp_path) as grove:
+    tree = ThreeNodes(tmp_path)
+    async with NodeTree(tmp_path) as grove:
         await tree.grow(grove, root=GATED, edge=GATED)
         approving = tree.root.trust.approving
         assert approving is not None
         base = (tree.root.url or "").replace("/mcp", "/approvals")
-        wanted = await _let_in(tree, await tree.press("a"), "root")
+        wanted = await _approve_at(tree, await tree.press("a"), "root")
         id = wanted["confirmation_id"]
         [shown] = approving.approvals.pending_at_children()
         assert (shown.id, shown.at, shown.state) == (id, "mid", "pending")
@@ -329,7 +329,7 @@ async def test_root_shows_and_confirms_approval_of_child(tmp_path: Path) -> None
         assert (await tree.press("a"))["content"][0]["text"] == "press: done"
 
         # What is answered there itself is not shown above any more once that is known.
-        wanted = await _let_in(tree, await tree.press("b"), "root")
+        wanted = await _approve_at(tree, await tree.press("b"), "root")
         edge = tree.nodes["edge"].trust.approving
         assert edge is not None
         await edge.approvals.reject(wanted["confirmation_id"], local=True)
@@ -339,10 +339,10 @@ async def test_root_shows_and_confirms_approval_of_child(tmp_path: Path) -> None
 
 
 async def test_policy_change_cancels_pending_approval(tmp_path: Path) -> None:
-    tree = Tree(tmp_path)
-    async with Grove(tmp_path) as grove:
+    tree = ThreeNodes(tmp_path)
+    async with NodeTree(tmp_path) as grove:
         await tree.grow(grove, root=GATED)
-        wanted = held(await tree.press("a"))
+        wanted = read_pending(await tree.press("a"))
         assert wanted is not None
         approving = tree.root.trust.approving
         assert approving is not None

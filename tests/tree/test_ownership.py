@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.tree.registrar_hub import Hub, hub_test, open_hub, settle, tool
-from tests.tree.test_registration import error_of
+from tests.tree.registrar_hub import RegistrarHub, open_hub, run_pending_tasks, run_with_hub, tool
+from tests.tree.test_registration import read_error
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -23,14 +23,14 @@ A, B = "dns:a.example.com", "dns:b.example.com"
 async def test_first_subserver_owns_segment(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         first = hub.child().registered(1, "x")
-        await settle()
+        await run_pending_tasks()
         second = hub.child()
         second.tools = [tool("rogue")]
         answer = second.register(2, "x")
-        assert error_of(answer) == CONFLICT
+        assert read_error(answer) == CONFLICT
         assert answer["error"]["data"]["segment"] == "x"
         assert "another subserver" in answer["error"]["data"]["detail"]
-        await settle()
+        await run_pending_tasks()
         assert hub.listed == {"ax:x": ["read"]}
         assert first.beat()["result"]["status"] == "ok"
 
@@ -38,13 +38,13 @@ async def test_first_subserver_owns_segment(tmp_path: Path) -> None:
 async def test_configured_server_precedes_subserver(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         hub.configured.add("jira")
-        assert error_of(hub.child().register(1, "jira")) == CONFLICT
+        assert read_error(hub.child().register(1, "jira")) == CONFLICT
         child = hub.child().registered(1, "wiki")
-        await settle()
+        await run_pending_tasks()
         # Also when it came later.
         hub.configured.add("wiki")
         hub.configure()
-        await settle()
+        await run_pending_tasks()
         assert hub.listed == {}
         assert child.ended()["message"] == "namespace_conflict"
 
@@ -52,9 +52,9 @@ async def test_configured_server_precedes_subserver(tmp_path: Path) -> None:
 async def test_aql_segment_is_reserved(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         answer = hub.child().register(1, "aql")
-        assert error_of(answer) == CONFLICT
+        assert read_error(answer) == CONFLICT
         assert answer["error"]["data"]["segment"] == "aql"
-        await settle()
+        await run_pending_tasks()
         assert hub.listed == {}
         hub.child().registered(1, "aql-more")
 
@@ -63,42 +63,42 @@ async def test_aql_segment_is_reserved(tmp_path: Path) -> None:
 async def test_subserver_id_of_other_caller_is_rejected(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         owner = hub.child(caller="factory").registered(1, "x")
-        await settle()
-        assert error_of(hub.child(caller="office").register(1, "x")) == CONFLICT
+        await run_pending_tasks()
+        assert read_error(hub.child(caller="office").register(1, "x")) == CONFLICT
         # Elsewhere it is another subserver that has the same id by chance.
         hub.child(caller="office").registered(1, "y")
         assert owner.open
         # Also not while it is away.
         owner.end.close()
-        assert error_of(hub.child(caller="office").register(1, "x")) == CONFLICT
+        assert read_error(hub.child(caller="office").register(1, "x")) == CONFLICT
         hub.child(caller="factory").registered(1, "x")
-        await settle()
+        await run_pending_tasks()
         assert set(hub.listed) == {"ax:x", "ax:y"}
 
 
 async def test_subserver_may_change_segment(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         old = hub.child().registered(1, "x")
-        await settle()
+        await run_pending_tasks()
         hub.child().registered(1, "y")
-        await settle()
+        await run_pending_tasks()
         assert hub.listed == {"ax:y": ["read"]}
         assert not old.open
         # And what it left is free.
         hub.child().registered(2, "x")
         # But it does not displace anybody.
-        assert error_of(hub.child().register(1, "x")) == CONFLICT
+        assert read_error(hub.child().register(1, "x")) == CONFLICT
         assert hub.info("y").live
 
 
 async def test_disconnected_subserver_keeps_segment(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         child = hub.child().registered(1, "x")
-        await settle()
+        await run_pending_tasks()
         child.end.close()
-        assert error_of(hub.child().register(2, "x")) == CONFLICT
+        assert read_error(hub.child().register(2, "x")) == CONFLICT
         hub.time.advance(301)
-        await settle()
+        await run_pending_tasks()
         hub.child().registered(2, "x")
 
 
@@ -106,7 +106,7 @@ async def test_other_authority_cannot_replace_live_session(tmp_path: Path) -> No
     async with open_hub(tmp_path, sticky=False) as hub:
         child = hub.child().registered(1, "x", authority=A)
         for authority in (B, None):
-            assert error_of(hub.child().register(1, "x", authority=authority)) == CONFLICT
+            assert read_error(hub.child().register(1, "x", authority=authority)) == CONFLICT
         assert child.open
         # The same name in another spelling is the same.
         hub.child().registered(1, "x", authority="dns:A.Example.com.")
@@ -118,7 +118,7 @@ async def test_revoked_callers_are_removed(tmp_path: Path) -> None:
         office = hub.child(caller="office").registered(2, "office")
         away = hub.child(caller="office").registered(3, "away")
         new = hub.child(caller="office").hello()
-        await settle()
+        await run_pending_tasks()
         away.end.close()
         hub.configure()
         assert office.open
@@ -139,12 +139,12 @@ async def test_segment_stays_with_authority(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         child = hub.child().registered(1, "x", authority=A)
         assert not hub.info("x").verified
-        await settle()
+        await run_pending_tasks()
         assert [tuple(one)[:3] for one in hub.store.list_claims()] == [("x", A, False)]
         child.ask("mcpax/deregister", {"session_id": child.session_id})
-        assert error_of(hub.child().register(2, "x", authority=B)) == REJECTED
-        assert error_of(hub.child().register(2, "x")) == REJECTED
-        assert error_of(hub.child().register(1, "x", authority=B)) == REJECTED
+        assert read_error(hub.child().register(2, "x", authority=B)) == REJECTED
+        assert read_error(hub.child().register(2, "x")) == REJECTED
+        assert read_error(hub.child().register(1, "x", authority=B)) == REJECTED
         hub.child().registered(3, "x", authority=A)
         # Elsewhere they may be who they like.
         hub.child().registered(2, "y", authority=B)
@@ -152,29 +152,29 @@ async def test_segment_stays_with_authority(tmp_path: Path) -> None:
 
 @pytest.mark.spec("AX-4.2-7")
 def test_claim_survives_restart(tmp_path: Path) -> None:
-    async def first(hub: Hub) -> None:
+    async def first(hub: RegistrarHub) -> None:
         hub.child().registered(1, "x", authority=A)
-        await settle()
+        await run_pending_tasks()
 
-    async def second(hub: Hub) -> None:
-        assert error_of(hub.child().register(2, "x", authority=B)) == REJECTED
+    async def second(hub: RegistrarHub) -> None:
+        assert read_error(hub.child().register(2, "x", authority=B)) == REJECTED
         hub.child().registered(2, "x", authority=A)
 
-    hub_test(first, tmp_path)
-    hub_test(second, tmp_path)
+    run_with_hub(first, tmp_path)
+    run_with_hub(second, tmp_path)
 
 
 async def test_unproven_claim_expires_one_day_after_use(tmp_path: Path) -> None:
     async with open_hub(tmp_path, list_ttl=600.0) as hub:
         child = hub.child().registered(1, "x", authority=A, heartbeat_interval_ms=0)
-        await settle()
+        await run_pending_tasks()
         # It is used all the time: what is listed is read again and again.
         for _ in range(60):
             hub.time.advance(1800)
-            await settle()
+            await run_pending_tasks()
         child.ask("mcpax/deregister", {"session_id": child.session_id})
         hub.time.advance(22 * 3600)
-        assert error_of(hub.child().register(2, "x", authority=B)) == REJECTED
+        assert read_error(hub.child().register(2, "x", authority=B)) == REJECTED
         hub.time.advance(2 * 3600 + 1)
         hub.child().registered(2, "x", authority=B)
 
@@ -182,7 +182,7 @@ async def test_unproven_claim_expires_one_day_after_use(tmp_path: Path) -> None:
 async def test_claims_end_without_sticky_setting(tmp_path: Path) -> None:
     async with open_hub(tmp_path, sticky=False) as hub:
         child = hub.child().registered(1, "x", authority=A)
-        await settle()
+        await run_pending_tasks()
         child.ask("mcpax/deregister", {"session_id": child.session_id})
         hub.child().registered(2, "x", authority=B)
 
@@ -192,6 +192,6 @@ async def test_unlisted_subserver_claims_nothing(tmp_path: Path) -> None:
         child = hub.child()
         child.silent.add("tools/list")
         child.registered(1, "x", authority=A)
-        await settle()
+        await run_pending_tasks()
         child.end.close()
         hub.child().registered(2, "x", authority=B)

@@ -22,7 +22,7 @@ from tests.support.node import NodeThread
 IDENTITY = ax.SubserverIdentity("550e8400-e29b-41d4-a716-446655440000", None, "aggregator")
 
 
-class Parent:
+class ParentEnd:
     """Speaks with a node as its parent does."""
 
     def __init__(self, running: NodeThread, tree: Any = None) -> None:
@@ -66,11 +66,11 @@ class Parent:
 
 
 @pytest.fixture
-def parent(shared_node: NodeThread) -> Iterator[Callable[..., Parent]]:
-    made: list[Parent] = []
+def parent(shared_node: NodeThread) -> Iterator[Callable[..., ParentEnd]]:
+    made: list[ParentEnd] = []
 
-    def make(**more: Any) -> Parent:
-        made.append(Parent(shared_node, **more))
+    def make(**more: Any) -> ParentEnd:
+        made.append(ParentEnd(shared_node, **more))
         return made[-1]
 
     yield make
@@ -78,7 +78,7 @@ def parent(shared_node: NodeThread) -> Iterator[Callable[..., Parent]]:
         one.close()
 
 
-def call(tool: str, arguments: Any = None, **more: Any) -> dict[str, Any]:
+def call_params(tool: str, arguments: Any = None, **more: Any) -> dict[str, Any]:
     return {"name": f"shop.{tool}", "arguments": arguments or {}, "_meta": meta(**more)}
 
 
@@ -86,7 +86,7 @@ def call(tool: str, arguments: Any = None, **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.spec("AX-13.4-4", "AX-13.4-6")
-def test_identifies_before_initialize(parent: Callable[..., Parent]) -> None:
+def test_identifies_before_initialize(parent: Callable[..., ParentEnd]) -> None:
     answer = parent().ask("mcpax/identify", {})
     assert answer["result"] == {
         "subserver_id": IDENTITY.subserver_id,
@@ -96,7 +96,7 @@ def test_identifies_before_initialize(parent: Callable[..., Parent]) -> None:
     }
 
 
-def test_returns_subtree(parent: Callable[..., Parent]) -> None:
+def test_returns_subtree(parent: Callable[..., ParentEnd]) -> None:
     async def later(_: Any) -> Any:
         await asyncio.sleep(0)
         return {"children": []}
@@ -114,7 +114,7 @@ def test_returns_subtree(parent: Callable[..., Parent]) -> None:
     assert parent().ask("mcpax/tree", {"_meta": meta()})["error"]["code"] == -32601
 
 
-def test_limits_concurrent_tree_requests(parent: Callable[..., Parent]) -> None:
+def test_limits_concurrent_tree_requests(parent: Callable[..., ParentEnd]) -> None:
     waiting: list[asyncio.Future[Any]] = []
 
     async def later(_: Any) -> Any:
@@ -133,7 +133,7 @@ def test_limits_concurrent_tree_requests(parent: Callable[..., Parent]) -> None:
     one.running.until(lambda: len(waiting) == 5, "another look")
 
 
-def test_rejects_registration_at_child(parent: Callable[..., Parent]) -> None:
+def test_rejects_registration_at_child(parent: Callable[..., ParentEnd]) -> None:
     assert parent().ask("mcpax/register", {"_meta": meta()})["error"]["code"] == -32601
     assert parent().ask("mcpax/register", {})["error"]["code"] == -32600
 
@@ -142,7 +142,7 @@ def test_rejects_registration_at_child(parent: Callable[..., Parent]) -> None:
 
 
 def test_matches_responses_to_own_requests(
-    shared_node: NodeThread, parent: Callable[..., Parent]
+    shared_node: NodeThread, parent: Callable[..., ParentEnd]
 ) -> None:
     one = parent()
 
@@ -180,7 +180,7 @@ def test_matches_responses_to_own_requests(
     ],
 )
 def test_records_reason_of_session_end(
-    parent: Callable[..., Parent], params: Any, symbol: str | None
+    parent: Callable[..., ParentEnd], params: Any, symbol: str | None
 ) -> None:
     one = parent()
     one.say("notifications/mcpax/session_ended", params)
@@ -193,11 +193,11 @@ def test_records_reason_of_session_end(
 
 
 @pytest.mark.spec("AX-0-2")
-def test_supports_both_protocol_generations(parent: Callable[..., Parent]) -> None:
+def test_supports_both_protocol_generations(parent: Callable[..., ParentEnd]) -> None:
     new = parent()
     assert new.ask("server/discover", {"_meta": meta()})["result"]["supportedVersions"]
     assert new.ask("tools/list", {"_meta": meta()}, 2)["result"]["tools"]
-    assert new.ask("tools/call", call("echo", {"text": "new"}), 3)["result"]["resultType"]
+    assert new.ask("tools/call", call_params("echo", {"text": "new"}), 3)["result"]["resultType"]
     old = parent()
     opened = old.ask("initialize", initialize(SESSION))
     assert opened["result"]["protocolVersion"] == SESSION
@@ -209,7 +209,7 @@ def test_supports_both_protocol_generations(parent: Callable[..., Parent]) -> No
 
 @pytest.mark.spec("AX-7.2-1", "AX-7.2-8")
 def test_reads_route_of_call(
-    shared_node: NodeThread, parent: Callable[..., Parent], monkeypatch: pytest.MonkeyPatch
+    shared_node: NodeThread, parent: Callable[..., ParentEnd], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = parent()
     begun: list[Call] = []
@@ -221,24 +221,24 @@ def test_reads_route_of_call(
     )
     way = {"x-mcpax-route": ["infra", "edge", "shop", "echo"], "x-mcpax-cursor": 1}
     # The node is registered with nobody, so every way is a wrong one.
-    answer = one.ask("tools/call", call("echo", **way))
+    answer = one.ask("tools/call", call_params("echo", **way))
     hop = begun[0].hop
     assert (hop.route, hop.cursor) == (("infra", "edge", "shop", "echo"), 1)  # type: ignore[union-attr]
     assert begun[0].credentials.assigned_name == "parent"
     assert begun[0].server == "ax"
     assert answer["error"]["code"] == -32602
     assert answer["error"]["message"] == "route_mismatch"
-    one.ask("tools/call", call("echo", {"text": "hi"}), 2)
+    one.ask("tools/call", call_params("echo", {"text": "hi"}), 2)
     assert begun[1].hop is None
 
 
 def test_rejects_duplicate_request_id(
-    shared_node: NodeThread, parent: Callable[..., Parent]
+    shared_node: NodeThread, parent: Callable[..., ParentEnd]
 ) -> None:
     one = parent()
-    one.say("tools/call", call("hold", {"text": "held"}), 5)
+    one.say("tools/call", call_params("hold", {"text": "held"}), 5)
     upstream_id = shared_node.shop.wait_for_hold("held")
-    one.say("tools/call", call("echo", {"text": "again"}), 5)
+    one.say("tools/call", call_params("echo", {"text": "again"}), 5)
     assert one.answer(5)["error"]["code"] == -32600
     shared_node.do(lambda: shared_node.shop.release(upstream_id))
     shared_node.until(
@@ -246,35 +246,35 @@ def test_rejects_duplicate_request_id(
     )
 
 
-def test_limits_pending_calls(shared_node: NodeThread, parent: Callable[..., Parent]) -> None:
+def test_limits_pending_calls(shared_node: NodeThread, parent: Callable[..., ParentEnd]) -> None:
     one = parent()
     one.conversation.max_open_requests = 1
-    one.say("tools/call", call("hold", {"text": "first"}), 5)
+    one.say("tools/call", call_params("hold", {"text": "first"}), 5)
     upstream_id = shared_node.shop.wait_for_hold("first")
-    assert one.ask("tools/call", call("echo"), 6)["error"]["code"] == -31026
+    assert one.ask("tools/call", call_params("echo"), 6)["error"]["code"] == -31026
     shared_node.do(lambda: shared_node.shop.release(upstream_id))
     assert "result" in one.answer(5)
 
 
 def test_cancelled_call_gets_no_response(
-    shared_node: NodeThread, parent: Callable[..., Parent]
+    shared_node: NodeThread, parent: Callable[..., ParentEnd]
 ) -> None:
     one = parent()
-    one.say("tools/call", call("hold", {"text": "gone"}), 5)
+    one.say("tools/call", call_params("hold", {"text": "gone"}), 5)
     shared_node.shop.wait_for_hold("gone")
     one.say("notifications/cancelled", {"requestId": 5})
-    assert one.ask("tools/call", call("echo", {"text": "x"}), 5)["result"]
+    assert one.ask("tools/call", call_params("echo", {"text": "x"}), 5)["result"]
 
 
 def test_failed_call_returns_internal_error(
-    shared_node: NodeThread, parent: Callable[..., Parent], monkeypatch: pytest.MonkeyPatch
+    shared_node: NodeThread, parent: Callable[..., ParentEnd], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(_: Call) -> None:
         raise ZeroDivisionError
 
     one = parent()
     monkeypatch.setattr(shared_node.node.pipeline, "begin", broken)
-    assert one.ask("tools/call", call("echo"))["error"]["code"] == -32603
+    assert one.ask("tools/call", call_params("echo"))["error"]["code"] == -32603
     assert not one.conversation._open_calls
 
 
@@ -290,8 +290,8 @@ def test_failed_call_returns_internal_error(
         {"x-mcpax-route": ["a"] * 65, "x-mcpax-cursor": 0},
     ],
 )
-def test_rejects_invalid_route(parent: Callable[..., Parent], way: Any) -> None:
-    assert parent().ask("tools/call", call("echo", **way))["error"]["code"] == -32602
+def test_rejects_invalid_route(parent: Callable[..., ParentEnd], way: Any) -> None:
+    assert parent().ask("tools/call", call_params("echo", **way))["error"]["code"] == -32602
 
 
 def test_ignores_route_of_client(shared_node: NodeThread) -> None:
@@ -301,16 +301,16 @@ def test_ignores_route_of_client(shared_node: NodeThread) -> None:
 
 
 @pytest.mark.spec("AX-12-10")
-def test_notifications_name_their_request(parent: Callable[..., Parent]) -> None:
+def test_notifications_name_their_request(parent: Callable[..., ParentEnd]) -> None:
     one = parent()
-    answer = one.ask("tools/call", call("report", {"steps": 2}, progressToken="p"), 41)
+    answer = one.ask("tools/call", call_params("report", {"steps": 2}, progressToken="p"), 41)
     assert "result" in answer
     heard = [m["params"] for m in one.sent if m.get("method") == "notifications/progress"]
     assert [p["_meta"] for p in heard] == [{"x-mcpax-request": 41}] * 2
     assert {p["progressToken"] for p in heard} == {"p"}
 
 
-def test_announces_notification_once(parent: Callable[..., Parent]) -> None:
+def test_announces_notification_once(parent: Callable[..., ParentEnd]) -> None:
     new = parent()
     new.running.do(lambda: new.conversation.announce("notifications/message", b'{"data":1}'))
     assert new.sent[-1] == {
@@ -329,7 +329,7 @@ def test_announces_notification_once(parent: Callable[..., Parent]) -> None:
     assert [m["method"] for m in old.sent[before:]] == ["notifications/mcpax/subserver_lost"]
 
 
-def no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Readers differ in which of two they take."""
     made = dict(pairs)
     assert len(made) == len(pairs)
@@ -352,7 +352,7 @@ def no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     ],
 )
 def test_adds_request_id_and_keeps_other_members(params: bytes, made: Any) -> None:
-    assert json.loads(bytes(add_request_id(params, b"7")), object_pairs_hook=no_key_twice) == made
+    assert json.loads(bytes(add_request_id(params, b"7")), object_pairs_hook=unique_keys) == made
 
 
 # -- errors
@@ -364,7 +364,7 @@ SPEAKS = Client(Era.SESSION, "2025-11-25", "", b'{"experimental":{"mcpax":{}}}')
 DEGRADED = {"reason": "subserver_unreachable", "since": "2026-05-01T12:05:00Z"}
 
 
-def written(error: InterlockError, client: Client | None, **more: Any) -> Any:
+def encode_error(error: InterlockError, client: Client | None, **more: Any) -> Any:
     return json.loads(write_error(b"1", error, client, **more)[1])["error"]
 
 
@@ -374,27 +374,27 @@ def test_maps_errors_for_ax_link() -> None:
     on_the_link = {
         "code": -32002, "message": "tool_degraded", "data": {**DEGRADED, "detail": "It is gone."},
     }  # fmt: skip
-    assert written(degraded, NEW, ax=True) == on_the_link
-    assert written(degraded, None, ax=True) == on_the_link
-    assert written(degraded, SPEAKS) == on_the_link
-    assert written(degraded, OLD)["code"] == -31020
-    assert written(degraded, NEW)["message"] == "It is gone."
+    assert encode_error(degraded, NEW, ax=True) == on_the_link
+    assert encode_error(degraded, None, ax=True) == on_the_link
+    assert encode_error(degraded, SPEAKS) == on_the_link
+    assert encode_error(degraded, OLD)["code"] == -31020
+    assert encode_error(degraded, NEW)["message"] == "It is gone."
     unknown = InterlockError(UNKNOWN_TOOL, "There is no such tool.")
-    assert written(unknown, NEW, ax=True)["code"] == -32601
-    assert written(unknown, NEW, ax=True)["message"] == "There is no such tool."
-    assert written(unknown, NEW)["code"] == -32602
+    assert encode_error(unknown, NEW, ax=True)["code"] == -32601
+    assert encode_error(unknown, NEW, ax=True)["message"] == "There is no such tool."
+    assert encode_error(unknown, NEW)["code"] == -32602
     late = InterlockError(DEADLINE_EXCEEDED, "Too late.")
-    assert written(late, NEW, ax=True)["message"] == "downstream_timeout"
+    assert encode_error(late, NEW, ax=True)["message"] == "downstream_timeout"
 
 
 def test_passes_server_errors_unchanged() -> None:
     error = UpstreamResponseError(-32002, "No such resource.", b'{"uri":"x"}')
     passed = {"code": -32002, "message": "No such resource.", "data": {"uri": "x"}}
-    assert written(error, NEW, ax=True) == passed
-    assert written(error, NEW)["code"] == -32602
+    assert encode_error(error, NEW, ax=True) == passed
+    assert encode_error(error, NEW)["code"] == -32602
 
 
 @pytest.mark.spec("AX-5.2-2")
-def test_unknown_tool_is_unknown_method(parent: Callable[..., Parent]) -> None:
+def test_unknown_tool_is_unknown_method(parent: Callable[..., ParentEnd]) -> None:
     answer = parent().ask("tools/call", {"name": "shop.none", "_meta": meta()})
     assert answer["error"]["code"] == -32601

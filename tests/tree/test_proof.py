@@ -16,7 +16,7 @@ from interlock.errors import CONFIG, InterlockError
 from interlock.protocol import mcpax as ax
 from interlock.tree.registrant import PROOF_LIFETIME_SECONDS, mint_proof
 from tests.support.clock import run_ready_tasks
-from tests.tree.scripted_parents import ROOT, World
+from tests.tree.scripted_parents import ROOT, ParentsAndSubserver
 
 # `EdDSA` has a newer name by now, which not every parent knows.
 pytestmark = pytest.mark.filterwarnings("ignore:EdDSA is deprecated")
@@ -81,7 +81,7 @@ def test_rejects_invalid_private_key_without_showing_it(key: str) -> None:
 async def test_registration_contains_proof() -> None:
     key = KEYS["EdDSA"][0]
 
-    world = World(authority=AUTHORITY, authority_key=pem(key))
+    world = ParentsAndSubserver(authority=AUTHORITY, authority_key=pem(key))
     registrant = world.registrant()
     registrant.begin()
     await run_ready_tasks(30)
@@ -96,7 +96,7 @@ async def test_registration_contains_proof() -> None:
 
 @pytest.mark.spec("AX-10.4-1")
 async def test_tls_is_at_least_1_3() -> None:
-    world = World(url="wss://127.0.0.1:1/ax")
+    world = ParentsAndSubserver(url="wss://127.0.0.1:1/ax")
     registrant = world.registrant()
     registrant.begin()
     await run_ready_tasks(30)
@@ -108,7 +108,7 @@ async def test_tls_is_at_least_1_3() -> None:
 
 
 async def test_shows_unusable_tls_files(tmp_path: Path) -> None:
-    world = World(url="wss://127.0.0.1:1/ax", ca=str(tmp_path / "none.pem"))
+    world = ParentsAndSubserver(url="wss://127.0.0.1:1/ax", ca=str(tmp_path / "none.pem"))
     registrant = world.registrant()
     registrant.begin()
     await run_ready_tasks(30)

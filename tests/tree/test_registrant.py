@@ -11,7 +11,16 @@ from interlock.errors import UPSTREAM_LOST, InterlockError
 from interlock.protocol import mcpax as ax
 from interlock.tree.registrant import TRANSITIONS, Registrant, RegistrantEvent, RegistrantState
 from tests.support.clock import run_ready_tasks
-from tests.tree.scripted_parents import ROOT, SPARE, SUBSERVER, TREE, World, at, open_parent, play
+from tests.tree.scripted_parents import (
+    ROOT,
+    SPARE,
+    SUBSERVER,
+    TREE,
+    ParentsAndSubserver,
+    open_parent,
+    run_scene,
+    state_of,
+)
 
 OTHER = "33333333-3333-4333-8333-333333333333"
 
@@ -41,7 +50,7 @@ async def test_initializes_and_registers() -> None:
         (granted,) = world.registered
         assert granted.budget.max_calls_per_minute == 60
         assert (granted.aggregator_id, granted.tree_id) == (ROOT, TREE)
-        assert at(registrant) is RegistrantState.REGISTERED
+        assert state_of(registrant) is RegistrantState.REGISTERED
         assert registrant.assigned_segment == "edge"
         assert registrant.identity() == ax.SubserverIdentity(SUBSERVER, ROOT, "leaf", TREE)
         status = registrant.status()
@@ -51,12 +60,12 @@ async def test_initializes_and_registers() -> None:
 
 @pytest.mark.spec("AX-5.3-4", "AX-5.3-7")
 def test_aggregator_sends_subtree_ids_and_changes() -> None:
-    def world() -> World:
-        made = World()
+    def world() -> ParentsAndSubserver:
+        made = ParentsAndSubserver()
         made.subtree = (SUBSERVER,)
         return made
 
-    async def scene(world: World, registrant: Registrant) -> None:
+    async def scene(world: ParentsAndSubserver, registrant: Registrant) -> None:
         (register,) = world.root.of(ax.REGISTER)
         assert register["x-mcpax-subtree-ids"] == [SUBSERVER]
         world.subtree = (SUBSERVER, OTHER)
@@ -67,7 +76,7 @@ def test_aggregator_sends_subtree_ids_and_changes() -> None:
         await world.time.advance_slowly(1.0)
         assert "x-mcpax-subtree-ids" not in world.root.of(ax.HEARTBEAT)[-1]
 
-    play(scene, world)
+    run_scene(scene, world)
 
 
 TOO_MANY = (-32602, "Too many nodes below.", {"field": "x-mcpax-subtree-ids"})
@@ -80,22 +89,22 @@ def test_reports_rejection_of_subtree(
 ) -> None:
     told: list[InterlockError] = []
 
-    def world() -> World:
-        made = World()
+    def world() -> ParentsAndSubserver:
+        made = ParentsAndSubserver()
         made.subtree = (SUBSERVER, OTHER)
         made.root.refuses = said
         return made
 
-    async def scene(world: World, registrant: Registrant) -> None:
+    async def scene(world: ParentsAndSubserver, registrant: Registrant) -> None:
         assert len(told) == 1
-        assert at(registrant) is RegistrantState.WAITING
+        assert state_of(registrant) is RegistrantState.WAITING
         # Whoever it was has gone.
         world.subtree, world.root.refuses = (SUBSERVER,), None
         await world.time.advance_slowly(1.0)
-        assert at(registrant) is RegistrantState.REGISTERED
+        assert state_of(registrant) is RegistrantState.REGISTERED
         assert len(told) == 1
 
-    play(scene, world, on_refused=told.append)
+    run_scene(scene, world, on_refused=told.append)
     if said is LOOP:
         assert told[0].data == {"aggregator_id": OTHER}
 
@@ -103,16 +112,16 @@ def test_reports_rejection_of_subtree(
 def test_other_rejection_does_not_affect_subtree() -> None:
     told: list[InterlockError] = []
 
-    def world() -> World:
-        made = World()
+    def world() -> ParentsAndSubserver:
+        made = ParentsAndSubserver()
         made.root.refuses = (-32602, "`segment` is missing.", {"field": "segment"})
         return made
 
-    async def scene(world: World, registrant: Registrant) -> None:
+    async def scene(world: ParentsAndSubserver, registrant: Registrant) -> None:
         await world.time.advance_slowly(5.0)
         assert told == []
 
-    play(scene, world, on_refused=told.append)
+    run_scene(scene, world, on_refused=told.append)
 
 
 @pytest.mark.parametrize("hangs_up", [True, False])
@@ -125,10 +134,10 @@ async def test_reports_cycle_even_if_parent_disconnects(hangs_up: bool) -> None:
         registrant.changed()
         await run_ready_tasks(30)
         assert [one.data for one in told] == [{"aggregator_id": OTHER}]
-        assert at(registrant) is RegistrantState.WAITING
+        assert state_of(registrant) is RegistrantState.WAITING
         world.subtree = (SUBSERVER,)
         await world.time.advance_slowly(1.0)
-        assert at(registrant) is RegistrantState.REGISTERED
+        assert state_of(registrant) is RegistrantState.REGISTERED
 
 
 async def test_rejected_subtree_change_keeps_session() -> None:
@@ -141,7 +150,7 @@ async def test_rejected_subtree_change_keeps_session() -> None:
         await run_ready_tasks(30)
         assert len(told) == 1
         await world.time.advance_slowly(10.0)
-        assert at(registrant) is RegistrantState.REGISTERED
+        assert state_of(registrant) is RegistrantState.REGISTERED
         assert len(told) == 1
         world.root.refuses_news, world.subtree = None, (SUBSERVER,)
         registrant.changed()
@@ -151,45 +160,45 @@ async def test_rejected_subtree_change_keeps_session() -> None:
 
 
 def test_leaves_parent_that_assigns_other_segment() -> None:
-    def world() -> World:
-        made = World()
+    def world() -> ParentsAndSubserver:
+        made = ParentsAndSubserver()
         registered = made.root._registered
         made.root._registered = lambda params: {  # type: ignore[method-assign]
             **registered(params), "assigned_segment": "other",
         }  # fmt: skip
         return made
 
-    async def scene(world: World, registrant: Registrant) -> None:
-        assert at(registrant) is RegistrantState.WAITING
+    async def scene(world: ParentsAndSubserver, registrant: Registrant) -> None:
+        assert state_of(registrant) is RegistrantState.WAITING
         assert "registered the segment 'other' instead of 'edge'" in (
             registrant.status().problem or ""
         )
         assert world.registered == []
 
-    play(scene, world)
+    run_scene(scene, world)
 
 
 async def test_presents_token() -> None:
-    async with open_parent(lambda: World(token="s3cret")) as (world, _registrant):
+    async with open_parent(lambda: ParentsAndSubserver(token="s3cret")) as (world, _registrant):
         assert world.root.bearers == ["s3cret"]
         assert world.root.contexts == [None]
 
 
 def test_recognizes_server_that_is_no_aggregator() -> None:
-    def world() -> World:
-        made = World()
+    def world() -> ParentsAndSubserver:
+        made = ParentsAndSubserver()
         made.root.hello = None
         return made
 
-    async def scene(world: World, registrant: Registrant) -> None:
-        assert at(registrant) is RegistrantState.WAITING
+    async def scene(world: ParentsAndSubserver, registrant: Registrant) -> None:
+        assert state_of(registrant) is RegistrantState.WAITING
         assert "is an MCP server without MCP-AX" in (registrant.status().problem or "")
         world.root.hello = {"versions": ["2099-01-01"]}
         await world.time.advance_slowly(1.0)
         assert "no MCP-AX revision" in (registrant.status().problem or "")
         assert registrant.status().symbol == "unsupported_protocol_version"
 
-    play(scene, world)
+    run_scene(scene, world)
 
 
 # -- heartbeats
@@ -212,11 +221,11 @@ async def test_sends_heartbeat_within_every_interval() -> None:
 
 @pytest.mark.spec("AX-6.1-6")
 async def test_sends_no_heartbeat_without_interval() -> None:
-    async with open_parent(lambda: World(heartbeat=0.0)) as (world, registrant):
+    async with open_parent(lambda: ParentsAndSubserver(heartbeat=0.0)) as (world, registrant):
         assert world.root.of(ax.REGISTER)[0]["heartbeat_interval_ms"] == 0
         await world.time.advance_slowly(3600.0)
         assert world.root.of(ax.HEARTBEAT) == []
-        assert at(registrant) is RegistrantState.REGISTERED
+        assert state_of(registrant) is RegistrantState.REGISTERED
         world.subtree = (OTHER,)
         registrant.changed()
         await run_ready_tasks(30)
@@ -224,9 +233,7 @@ async def test_sends_no_heartbeat_without_interval() -> None:
 
 
 @pytest.mark.spec("AX-6.3-5")
-async def test_registers_again_after_unknown_session() -> (
-    None
-):
+async def test_registers_again_after_unknown_session() -> None:
     async with open_parent() as (world, registrant):
         first = world.root.session
         world.root.forgets = True
@@ -234,11 +241,11 @@ async def test_registers_again_after_unknown_session() -> (
         assert len(world.root.ends) == 1
         assert len(world.root.of(ax.REGISTER)) == 2
         assert world.root.session != first
-        assert at(registrant) is RegistrantState.REGISTERED
+        assert state_of(registrant) is RegistrantState.REGISTERED
         assert len(world.registered) == 2
         assert world.lost == ["The parent does not know the session any more."]
         await world.time.advance_slowly(5.0)
-        assert at(registrant) is RegistrantState.REGISTERED
+        assert state_of(registrant) is RegistrantState.REGISTERED
 
 
 async def test_silent_parent_is_lost_at_deadline() -> None:
@@ -246,7 +253,7 @@ async def test_silent_parent_is_lost_at_deadline() -> None:
         await world.time.advance_slowly(20.0)
         world.root.silent = True
         start = world.time.now
-        while at(registrant) is RegistrantState.REGISTERED:
+        while state_of(registrant) is RegistrantState.REGISTERED:
             await world.time.advance_slowly(0.1)
             assert world.time.now - start < 4.0
         assert world.time.now - start >= 3.0
@@ -255,7 +262,7 @@ async def test_silent_parent_is_lost_at_deadline() -> None:
         assert not world.root.ends[0].is_open
         world.root.silent = False
         await world.time.advance_slowly(1.0)
-        assert at(registrant) is RegistrantState.REGISTERED
+        assert state_of(registrant) is RegistrantState.REGISTERED
         assert registrant.status().problem is None
 
 
@@ -266,7 +273,7 @@ async def test_keeps_slow_parent() -> None:
         world.root.silent = False
         # The answers to the first beats never come, but the later ones do.
         await world.time.advance_slowly(0.8)
-        assert at(registrant) is RegistrantState.REGISTERED
+        assert state_of(registrant) is RegistrantState.REGISTERED
         await world.time.advance_slowly(10.0)
         assert world.lost == []
 
@@ -298,13 +305,13 @@ async def test_reconnects_to_lost_parent() -> None:
         assert registrant.assigned_segment is None
         assert registrant.identity().parent_id is None
         await world.time.advance_slowly(0.25)
-        assert at(registrant) is RegistrantState.REGISTERED
+        assert state_of(registrant) is RegistrantState.REGISTERED
         assert len(world.root.ends) == 2
 
 
 @pytest.mark.spec("AX-13.3-2")
 async def test_uses_backup_until_it_is_lost() -> None:
-    async with open_parent(lambda: World(backups=2)) as (world, registrant):
+    async with open_parent(lambda: ParentsAndSubserver(backups=2)) as (world, registrant):
         first, spare = world.dialled[0], "unix:/spare0"
         await world.time.advance_slowly(30.0)
         world.root.reachable = False
@@ -324,7 +331,7 @@ async def test_uses_backup_until_it_is_lost() -> None:
 
 
 async def test_tries_backup_at_heartbeat_deadline() -> None:
-    async with open_parent(lambda: World(backups=1)) as (world, registrant):
+    async with open_parent(lambda: ParentsAndSubserver(backups=1)) as (world, registrant):
         await world.time.advance_slowly(30.0)
         world.root.silent = True
         await world.time.advance_slowly(4.5)
@@ -334,13 +341,13 @@ async def test_tries_backup_at_heartbeat_deadline() -> None:
 
 
 def test_retry_delays_grow_and_are_limited() -> None:
-    def world() -> World:
-        made = World(backups=1)
+    def world() -> ParentsAndSubserver:
+        made = ParentsAndSubserver(backups=1)
         for parent in made.parents.values():
             parent.reachable = False
         return made
 
-    async def scene(world: World, registrant: Registrant) -> None:
+    async def scene(world: ParentsAndSubserver, registrant: Registrant) -> None:
         assert len(world.dialled) == 2
         await world.time.advance_slowly(60.0)
         pauses = world.time.sleeps
@@ -352,7 +359,7 @@ def test_retry_delays_grow_and_are_limited() -> None:
         await world.time.advance_slowly(5.0)
         assert registrant.parent_id == SPARE
 
-    play(scene, world)
+    run_scene(scene, world)
 
 
 async def test_repeated_removal_slows_retries() -> None:
@@ -376,7 +383,7 @@ async def test_repeated_removal_slows_retries() -> None:
 
 @pytest.mark.spec("AX-6.3-3")
 async def test_deregisters_on_stop() -> None:
-    world = World()
+    world = ParentsAndSubserver()
     registrant = world.registrant()
     registrant.begin()
     await run_ready_tasks(30)
@@ -385,7 +392,7 @@ async def test_deregisters_on_stop() -> None:
     assert world.root.of(ax.DEREGISTER) == [{"session_id": session, "reason": "it stops"}]
     await run_ready_tasks(30)
     assert not world.root.end.is_open
-    assert at(registrant) is RegistrantState.ENDED
+    assert state_of(registrant) is RegistrantState.ENDED
     await registrant.end()
 
 
@@ -395,20 +402,20 @@ async def test_silent_parent_does_not_delay_stop() -> None:
 
 
 async def test_ends_without_start() -> None:
-    registrant = World().registrant()
+    registrant = ParentsAndSubserver().registrant()
     await registrant.end()
-    assert at(registrant) is RegistrantState.ENDED
+    assert state_of(registrant) is RegistrantState.ENDED
 
 
 async def test_ends_after_first_loss_if_once() -> None:
-    world = World()
+    world = ParentsAndSubserver()
     registrant = world.registrant(once=True)
     registrant.begin()
     await run_ready_tasks(30)
-    assert at(registrant) is RegistrantState.REGISTERED
+    assert state_of(registrant) is RegistrantState.REGISTERED
     world.root.end.close()
     await registrant.wait_until_ended()
-    assert at(registrant) is RegistrantState.ENDED
+    assert state_of(registrant) is RegistrantState.ENDED
     assert registrant.problem is not None
     assert registrant.problem.failure is UPSTREAM_LOST
     assert len(world.dialled) == 1

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from interlock.protocol import mcpax as ax
 from interlock.tree.registrant import LEAVE_TIMEOUT_SECONDS, Registrant, RegistrantState
 from tests.support.clock import run_ready_tasks
-from tests.tree.scripted_parents import World, at
+from tests.tree.scripted_parents import ParentsAndSubserver, state_of
 
 REFUSALS = st.sampled_from(
     [None, (-31001, "namespace_conflict", {}), (-31003, "split_brain", {"detail": "x"}),
@@ -27,16 +27,16 @@ JUNK = st.sampled_from(
 )  # fmt: skip
 
 
-class Subserver(RuleBasedStateMachine):
+class RegistrantMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.runner = asyncio.Runner()
-        self.world: World
+        self.world: ParentsAndSubserver
         self.registrant: Registrant
         self.runner.run(self._begin())
 
     async def _begin(self) -> None:
-        self.world = World(backups=2)
+        self.world = ParentsAndSubserver(backups=2)
         # The parents' side of a conversation never sees junk from us; ours must take theirs.
         self.world._converse = self._tolerant  # type: ignore[method-assign]
         self.registrant = self.world.registrant()
@@ -44,7 +44,7 @@ class Subserver(RuleBasedStateMachine):
         await run_ready_tasks(30)
 
     def _tolerant(self, channel: Any, registrant: Registrant) -> Any:
-        conversation = World._converse(self.world, channel, registrant)
+        conversation = ParentsAndSubserver._converse(self.world, channel, registrant)
         take = conversation.process_message
 
         def tolerant(data: bytes) -> None:
@@ -117,7 +117,7 @@ class Subserver(RuleBasedStateMachine):
 
     @invariant()
     def what_it_says_of_itself_agrees(self) -> None:
-        registered = at(self.registrant) is RegistrantState.REGISTERED
+        registered = state_of(self.registrant) is RegistrantState.REGISTERED
         assert registered == (self.registrant.assigned_segment == "edge")
         assert registered == (self.registrant.identity().parent_id is not None)
         assert registered == (len(self.world.lost) < self._grants())
@@ -136,14 +136,16 @@ class Subserver(RuleBasedStateMachine):
         for parent in self.world.parents.values():
             parent.reachable, parent.silent, parent.refuses = True, False, None
         await self.world.time.advance_slowly(100.0)
-        assert at(self.registrant) is RegistrantState.REGISTERED
+        assert state_of(self.registrant) is RegistrantState.REGISTERED
         ending = asyncio.ensure_future(self.registrant.end())
         await self.world.time.advance_slowly(LEAVE_TIMEOUT_SECONDS * 2)
         await ending
-        assert at(self.registrant) is RegistrantState.ENDED
+        assert state_of(self.registrant) is RegistrantState.ENDED
         assert asyncio.all_tasks() == {asyncio.current_task()}
         assert all(one.over == 1 for one in self.world.conversations)
 
 
-Subserver.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
-TestSubserver = Subserver.TestCase
+RegistrantMachine.TestCase.settings = settings(
+    max_examples=60, stateful_step_count=25, deadline=None
+)
+TestRegistrantMachine = RegistrantMachine.TestCase

@@ -13,13 +13,23 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from interlock.core.call import UpstreamLostError
 from interlock.core.upstreams.supervisor import State
-from tests.tree.registrar_hub import HELLO, OTHER_PARENT, PARENT, Child, Hub, registration, settle, tool, uuid
+from tests.tree.registrar_hub import (
+    HELLO,
+    OTHER_PARENT,
+    PARENT,
+    RegistrarHub,
+    ScriptedChild,
+    numbered_uuid,
+    registration,
+    run_pending_tasks,
+    tool,
+)
 
 SEGMENTS = st.sampled_from(["a", "b", "c", "Bad", "", "jira"])
 NUMBERS = st.integers(1, 3)
 AUTHORITIES = st.sampled_from([None, "dns:a.example.com", "dns:b.example.com", "nonsense"])
 INTERVALS = st.sampled_from([0, 1, 1000, 5000, -1, "soon"])
-SUBTREES = st.sampled_from([None, [], [uuid(1)], [uuid(1), PARENT], ["x"]])
+SUBTREES = st.sampled_from([None, [], [numbered_uuid(1)], [numbered_uuid(1), PARENT], ["x"]])
 NOISE = st.sampled_from(
     [
         b"",
@@ -34,7 +44,7 @@ NOISE = st.sampled_from(
 )
 
 
-class Registrations(RuleBasedStateMachine):
+class RegistrarMachine(RuleBasedStateMachine):
     """Several channels at once."""
 
     children = Bundle("children")
@@ -43,26 +53,26 @@ class Registrations(RuleBasedStateMachine):
         super().__init__()
         self.folder = tempfile.TemporaryDirectory()
         self.runner = asyncio.Runner()
-        self.everybody: list[Child] = []
-        self.asked: list[tuple[Child, str, bool]] = []
+        self.everybody: list[ScriptedChild] = []
+        self.asked: list[tuple[ScriptedChild, str, bool]] = []
         """Each request that was made, and whether its channel was open then."""
         self.numbers = iter(range(10**6))
         self.hub = self.run(self._open())
 
-    async def _open(self) -> Hub:
-        hub = Hub(Path(self.folder.name), grace=20.0, list_ttl=30.0, max_registrations=3)
+    async def _open(self) -> RegistrarHub:
+        hub = RegistrarHub(Path(self.folder.name), grace=20.0, list_ttl=30.0, max_registrations=3)
         hub.configured.add("jira")
         return hub
 
     def run(self, body: Any) -> Any:
         async def main() -> Any:
             result = await body
-            await settle(30)
+            await run_pending_tasks(30)
             return result
 
         return self.runner.run(main())
 
-    def ask(self, child: Child, method: str, params: Any) -> None:
+    def ask(self, child: ScriptedChild, method: str, params: Any) -> None:
         async def body() -> None:
             id = f"q{next(self.numbers)}"
             self.asked.append((child, id, child.open))
@@ -82,21 +92,21 @@ class Registrations(RuleBasedStateMachine):
     )
     def dial_in(
         self, caller: str, peer: str, mutable: bool, parent: str | None, silent: set[str]
-    ) -> Child:
-        async def body() -> Child:
+    ) -> ScriptedChild:
+        async def body() -> ScriptedChild:
             child = self.hub.child(caller=caller, peer=peer)
             child.tools = [tool("one", mutable=mutable)]
             child.silent = silent
             if parent is not None:
-                child.identity = {"subserver_id": uuid(1), "parent_id": parent}
+                child.identity = {"subserver_id": numbered_uuid(1), "parent_id": parent}
             return child  # type: ignore[no-any-return]
 
-        child: Child = self.run(body())
+        child: ScriptedChild = self.run(body())
         self.everybody.append(child)
         return child
 
     @rule(child=children)
-    def introduce(self, child: Child) -> None:
+    def introduce(self, child: ScriptedChild) -> None:
         self.ask(child, "initialize", HELLO)
 
     @rule(
@@ -109,7 +119,7 @@ class Registrations(RuleBasedStateMachine):
     )
     def register(
         self,
-        child: Child,
+        child: ScriptedChild,
         number: int,
         segment: str,
         authority: str | None,
@@ -120,39 +130,39 @@ class Registrations(RuleBasedStateMachine):
         self.ask(child, "mcpax/register", {**wanted, "x-mcpax-subtree-ids": subtree})
 
     @rule(child=children, number=NUMBERS, segment=st.sampled_from(["a", "b", "c"]))
-    def register_well(self, child: Child, number: int, segment: str) -> None:
+    def register_well(self, child: ScriptedChild, number: int, segment: str) -> None:
         self.ask(child, "initialize", HELLO)
         self.ask(child, "mcpax/register", registration(number, segment))
 
     @rule(child=children, other=children, subtree=SUBTREES)
-    def beat(self, child: Child, other: Child, subtree: list[str] | None) -> None:
+    def beat(self, child: ScriptedChild, other: ScriptedChild, subtree: list[str] | None) -> None:
         params = {"session_id": other.session_id, "x-mcpax-subtree-ids": subtree}
         self.ask(child, "mcpax/heartbeat", params)
 
     @rule(child=children)
-    def beat_well(self, child: Child) -> None:
+    def beat_well(self, child: ScriptedChild) -> None:
         self.ask(child, "mcpax/heartbeat", {"session_id": child.session_id})
 
     @rule(child=children, other=children)
-    def leave(self, child: Child, other: Child) -> None:
+    def leave(self, child: ScriptedChild, other: ScriptedChild) -> None:
         self.ask(child, "mcpax/deregister", {"session_id": other.session_id})
 
     @rule(
         child=children,
         method=st.sampled_from(["ping", "tools/list", "mcpax/x", "mcpax/identify", "x"]),
     )
-    def ask_something(self, child: Child, method: str) -> None:
+    def ask_something(self, child: ScriptedChild, method: str) -> None:
         self.ask(child, method, {})
 
     @rule(child=children, noise=NOISE)
-    def make_noise(self, child: Child, noise: bytes) -> None:
+    def make_noise(self, child: ScriptedChild, noise: bytes) -> None:
         async def body() -> None:
             child.raw(noise)
 
         self.run(body())
 
     @rule(child=consumes(children))
-    def hang_up(self, child: Child) -> None:
+    def hang_up(self, child: ScriptedChild) -> None:
         async def body() -> None:
             child.end.close()
 
@@ -231,13 +241,13 @@ class Registrations(RuleBasedStateMachine):
         async def body() -> None:
             for child in self.everybody:
                 child.end.close()
-            await settle()
+            await run_pending_tasks()
             assert self.hub.registrar.channels == 0
             # What is left waits for those who may come back, and for nothing else.
             degraded = len(self.hub.registrar.subservers())
             assert self.hub.time.timers == degraded
             self.hub.time.advance(60)
-            await settle()
+            await run_pending_tasks()
             assert self.hub.registrar.subservers() == []
             assert self.hub.supervisors == {}
             assert self.hub.listed == {}
@@ -253,5 +263,5 @@ class Registrations(RuleBasedStateMachine):
             self.folder.cleanup()
 
 
-TestAnyOrder = Registrations.TestCase
-TestAnyOrder.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
+TestRegistrarMachine = RegistrarMachine.TestCase
+TestRegistrarMachine.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)

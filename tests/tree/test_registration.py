@@ -9,12 +9,20 @@ import pytest
 
 from interlock.protocol import mcpax as ax
 from interlock.tree.config import SubserversConfig
-from tests.tree.registrar_hub import HELLO, OTHER_PARENT, PARENT, open_hub, settle, tool, uuid
+from tests.tree.registrar_hub import (
+    HELLO,
+    OTHER_PARENT,
+    PARENT,
+    numbered_uuid,
+    open_hub,
+    run_pending_tasks,
+    tool,
+)
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
 
-def error_of(answer: dict[str, Any] | None) -> tuple[int, str]:
+def read_error(answer: dict[str, Any] | None) -> tuple[int, str]:
     assert answer is not None
     assert "error" in answer, answer
     return answer["error"]["code"], answer["error"]["message"]
@@ -31,7 +39,7 @@ async def test_registers_child_and_lists_its_tools(tmp_path: Path) -> None:
         assert result["assigned_segment"] == "edge"
         assert result["aggregator_id"] == PARENT
         assert result["tree_id"] == PARENT
-        await settle()
+        await run_pending_tasks()
         assert hub.listed == {"ax:edge": ["read"]}
         assert child.asked.count("tools/list") == 1
         outcome = await hub.call("read")
@@ -59,12 +67,12 @@ async def test_invalid_initialize_can_be_repeated(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         child = hub.child()
         plain = {"protocolVersion": "2025-11-25", "capabilities": {}}
-        assert error_of(child.ask("initialize", plain))[0] == -32602
-        assert error_of(child.ask("initialize"))[0] == -32602
-        assert error_of(child.ask("initialize", [1]))[0] == -32602
+        assert read_error(child.ask("initialize", plain))[0] == -32602
+        assert read_error(child.ask("initialize"))[0] == -32602
+        assert read_error(child.ask("initialize", [1]))[0] == -32602
         future = {"experimental": {"mcpax": {"versions": ["2030-01-01"]}}}
         answer = child.ask("initialize", {**HELLO, "capabilities": future})
-        assert error_of(answer) == (-31009, "unsupported_version")
+        assert read_error(answer) == (-31009, "unsupported_version")
         assert answer is not None
         assert answer["error"]["data"]["supported"] == ["2026-05-01"]
         child.hello().registered()
@@ -74,17 +82,17 @@ async def test_invalid_initialize_can_be_repeated(tmp_path: Path) -> None:
 async def test_requires_initialize_first(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         child = hub.child()
-        assert error_of(child.ask("mcpax/register", {}))[0] == -32600
-        assert error_of(child.ask("tools/list"))[0] == -32600
-        assert error_of(child.ask("mcpax/heartbeat", {"session_id": "x"})) == (
+        assert read_error(child.ask("mcpax/register", {}))[0] == -32600
+        assert read_error(child.ask("tools/list"))[0] == -32600
+        assert read_error(child.ask("mcpax/heartbeat", {"session_id": "x"})) == (
             -31011,
             "unknown_session",
         )
         assert child.ask("ping") == {"jsonrpc": "2.0", "id": "mcpax-4", "result": {}}
         child.say("notifications/initialized")
         child.hello()
-        assert error_of(child.ask("tools/call", {"name": "x"}))[0] == -32600
-        assert error_of(child.ask("initialize", HELLO))[0] == -32600
+        assert read_error(child.ask("tools/call", {"name": "x"}))[0] == -32600
+        assert read_error(child.ask("initialize", HELLO))[0] == -32600
         child.registered()
 
 
@@ -92,7 +100,7 @@ async def test_requires_initialize_first(tmp_path: Path) -> None:
 async def test_ignores_registration_without_id(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         child = hub.child().hello()
-        child.say("mcpax/register", {"subserver_id": uuid(1), "segment": "edge"})
+        child.say("mcpax/register", {"subserver_id": numbered_uuid(1), "segment": "edge"})
         assert not hub.registrar.subservers()
         assert len(child.heard) == 1
 
@@ -100,8 +108,8 @@ async def test_ignores_registration_without_id(tmp_path: Path) -> None:
 async def test_survives_unknown_methods_and_invalid_messages(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         child = hub.child().hello()
-        assert error_of(child.ask("mcpax/confirm", {}))[0] == -32601
-        assert error_of(child.ask("mcpax/identify", {}))[0] == -32601
+        assert read_error(child.ask("mcpax/confirm", {}))[0] == -32601
+        assert read_error(child.ask("mcpax/identify", {}))[0] == -32601
         for noise in (b"", b"\xff\xfe", b"nonsense", b"[", b"[]", b"{}", b"[1]", b'"x"', b"null"):
             before = len(child.heard)
             child.raw(noise)
@@ -115,11 +123,11 @@ async def test_survives_unknown_methods_and_invalid_messages(tmp_path: Path) -> 
         child.raw(b'{"jsonrpc":"2.0","id":1,"result":{}}')
         child.answers.pop(None)
         child.registered()
-        await settle()
+        await run_pending_tasks()
         # Now a peer has the channel, and bears as much.
         for noise in (b"", b"\xff\xfe", b"nonsense", b"[", b"{}", b'{"jsonrpc":"2.0","id":9}'):
             child.raw(noise)
-        assert error_of(child.ask("mcpax/confirm", {}))[0] == -32601
+        assert read_error(child.ask("mcpax/confirm", {}))[0] == -32601
         assert child.beat()["result"]["status"] == "ok"
 
 
@@ -137,9 +145,7 @@ async def test_session_ids_are_unique_and_random(tmp_path: Path) -> None:
 
 @pytest.mark.spec("AX-6.2-3", "AX-6.2-5")
 @pytest.mark.parametrize(("interval", "deadline"), [(5000, 15000), (2000, 6000), (0, 0)])
-async def test_deadline_is_three_intervals(
-    tmp_path: Path, interval: int, deadline: int
-) -> None:
+async def test_deadline_is_three_intervals(tmp_path: Path, interval: int, deadline: int) -> None:
     async with open_hub(tmp_path) as hub:
         child = hub.child()
         answer = child.register(heartbeat_interval_ms=interval)
@@ -199,8 +205,8 @@ async def test_rejects_second_registration_on_channel(
         first = child.session_id
         # Before and after a peer has taken the channel over.
         for _ in range(2):
-            assert error_of(child.register(2, "other"))[0] == -32600
-            await settle()
+            assert read_error(child.register(2, "other"))[0] == -32600
+            await run_pending_tasks()
         assert hub.listed == {"ax:edge": ["read"]}
         assert child.beat(first)["result"]["status"] == "ok"
 
@@ -209,10 +215,10 @@ async def test_rejected_channel_may_register_other_segment(tmp_path: Path) -> No
     async with open_hub(tmp_path) as hub:
         hub.child().registered(1, "edge")
         late = hub.child()
-        assert error_of(late.register(2, "edge")) == (-31001, "namespace_conflict")
-        assert error_of(late.register(2, "Bad")) == (-31005, "invalid_segment")
+        assert read_error(late.register(2, "edge")) == (-31001, "namespace_conflict")
+        assert read_error(late.register(2, "Bad")) == (-31005, "invalid_segment")
         assert late.register(2, "edge2")["result"]["assigned_segment"] == "edge2"
-        await settle()
+        await run_pending_tasks()
         assert hub.listed == {"ax:edge": ["read"], "ax:edge2": ["read"]}
 
 
@@ -242,12 +248,12 @@ async def test_waits_two_seconds_for_identity(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         child = hub.child().hello()
         child.silent.add("mcpax/identify")
-        child.say("mcpax/register", _wanted(), "r")
+        child.say("mcpax/register", _registration(), "r")
         assert child.answer("r") is None
         # While that lasts, nothing else can be had.
-        assert error_of(child.ask("mcpax/register", _wanted()))[0] == -32600
-        assert error_of(child.ask("mcpax/heartbeat", {"session_id": "x"}))[0] == -31011
-        assert error_of(child.ask("tools/list"))[0] == -32600
+        assert read_error(child.ask("mcpax/register", _registration()))[0] == -32600
+        assert read_error(child.ask("mcpax/heartbeat", {"session_id": "x"}))[0] == -31011
+        assert read_error(child.ask("tools/list"))[0] == -32600
         child.raw(b'{"jsonrpc":"2.0","id":999,"result":{}}')
         hub.time.advance(1.9)
         assert child.answer("r") is None
@@ -261,19 +267,17 @@ async def test_first_of_two_pending_registrations_wins(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         slow = hub.child().hello()
         slow.silent.add("mcpax/identify")
-        slow.say("mcpax/register", _wanted(), "r")
+        slow.say("mcpax/register", _registration(), "r")
         hub.child().registered(2, "edge")
         hub.time.advance(3)
-        assert error_of(slow.answer("r")) == (-31001, "namespace_conflict")
-        assert hub.info().subserver_id == uuid(2)
+        assert read_error(slow.answer("r")) == (-31001, "namespace_conflict")
+        assert hub.info().subserver_id == numbered_uuid(2)
 
 
 @pytest.mark.parametrize(
     "said", [{}, {"subserver_id": 5}, {"subserver_id": "x", "parent_id": [1]}], ids=repr
 )
-async def test_invalid_identity_counts_as_missing(
-    tmp_path: Path, said: dict[str, Any]
-) -> None:
+async def test_invalid_identity_counts_as_missing(tmp_path: Path, said: dict[str, Any]) -> None:
     async with open_hub(tmp_path) as hub:
         child = hub.child()
         child.identity = said
@@ -284,7 +288,7 @@ async def test_closed_channel_leaves_no_registration(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         child = hub.child().hello()
         child.silent.add("mcpax/identify")
-        child.say("mcpax/register", _wanted(), "r")
+        child.say("mcpax/register", _registration(), "r")
         child.end.close()
         assert hub.time.timers == 0
         hub.child().registered()
@@ -297,7 +301,7 @@ async def test_limits_registrations(tmp_path: Path) -> None:
     async with open_hub(tmp_path, max_registrations=2) as hub:
         first = hub.child().registered(1, "a")
         hub.child().registered(2, "b")
-        assert error_of(hub.child().register(3, "c"))[0] == -31026
+        assert read_error(hub.child().register(3, "c"))[0] == -31026
         # Who is in already may come again.
         hub.child().registered(1, "a")
         assert not first.open
@@ -307,9 +311,9 @@ async def test_disabled_registration_ends_sessions(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         child = hub.child().registered()
         waiting = hub.child().hello()
-        await settle()
+        await run_pending_tasks()
         hub.configure(enabled=False)
-        await settle()
+        await run_pending_tasks()
         assert not child.open
         assert not waiting.open
         assert child.ended()["message"] == "scope_denied"
@@ -324,7 +328,7 @@ async def test_does_not_list_tools_of_child_without_tools(tmp_path: Path) -> Non
     async with open_hub(tmp_path) as hub:
         child = hub.child()
         child.registered(capabilities={"tools": False})
-        await settle()
+        await run_pending_tasks()
         assert "initialize" in child.asked
         assert "tools/list" not in child.asked
         assert hub.listed == {"ax:edge": []}
@@ -334,9 +338,9 @@ async def test_does_not_list_tools_of_child_without_tools(tmp_path: Path) -> Non
 async def test_rejects_calls_of_children(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         child = hub.child().registered()
-        await settle()
+        await run_pending_tasks()
         for method in ("tools/call", "tools/list", "resources/read"):
-            code, message = error_of(child.ask(method, {"name": "x"}))
+            code, message = read_error(child.ask(method, {"name": "x"}))
             assert code == -32601
             assert "a subserver cannot send requests to its parent" in message
 
@@ -346,21 +350,21 @@ async def test_refreshes_list_after_ttl(tmp_path: Path) -> None:
     assert SubserversConfig().list_ttl == 60.0
     async with open_hub(tmp_path, list_ttl=SubserversConfig().list_ttl) as hub:
         child = hub.child().registered(heartbeat_interval_ms=0)
-        await settle()
+        await run_pending_tasks()
         child.tools = [tool("read"), tool("more")]
         hub.time.advance(59)
-        await settle()
+        await run_pending_tasks()
         assert hub.listed == {"ax:edge": ["read"]}
         for turn in range(2, 4):
             hub.time.advance(2)
-            await settle()
+            await run_pending_tasks()
             assert hub.listed == {"ax:edge": ["read", "more"]}
             assert child.asked.count("tools/list") == turn
             hub.time.advance(58.5)
-            await settle()
+            await run_pending_tasks()
 
 
-def _wanted(**more: Any) -> dict[str, Any]:
+def _registration(**more: Any) -> dict[str, Any]:
     from tests.tree.registrar_hub import registration
 
     return registration(**more)

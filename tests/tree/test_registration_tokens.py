@@ -32,7 +32,7 @@ def plant() -> Subserver:
     return made
 
 
-class Root:
+class RootNode:
     """A node with an issuer and a server to ask, both of whose callers may register."""
 
     def __init__(self, folder: Path, authority: Authority) -> None:
@@ -86,9 +86,9 @@ class Root:
 
 
 @asynccontextmanager
-async def open_parent(folder: Path) -> AsyncIterator[Root]:
+async def open_parent(folder: Path) -> AsyncIterator[RootNode]:
     async with Authority() as authority:
-        root = Root(folder, authority)
+        root = RootNode(folder, authority)
         try:
             await root.node.listen()
             root.node.start()

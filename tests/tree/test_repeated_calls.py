@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.http_client import meta
 from tests.support.node import NodeThread
-from tests.tree.test_parent_conversation import Parent
+from tests.tree.test_parent_conversation import ParentEnd
 
 SAID = json.dumps(meta(), separators=(",", ":")).encode()
 OTHER = SAID.replace(b'Capabilities":{}', b'Capabilities":{"roots":{}}')
@@ -18,14 +18,14 @@ HEAD = b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":'
 END = b',"_meta":' + SAID + b"}}"
 
 
-def echo(id: int, text: str = "x", said: bytes = SAID) -> bytes:
+def echo_call(id: int, text: str = "x", said: bytes = SAID) -> bytes:
     return (
         b'{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"shop.echo",'
         b'"arguments":{"text":"%b"},"_meta":%b}}' % (id, text.encode(), said)
     )
 
 
-def taken(parent: Parent, data: bytes) -> Any:
+def send_and_read(parent: ParentEnd, data: bytes) -> Any:
     """What the parent is answered."""
     before = len(parent.sent)
     parent.running.do(lambda: parent.conversation.process_message(data))
@@ -34,26 +34,26 @@ def taken(parent: Parent, data: bytes) -> Any:
 
 
 @pytest.fixture
-def both(shared_node: NodeThread) -> Iterator[tuple[Parent, Parent]]:
+def both(shared_node: NodeThread) -> Iterator[tuple[ParentEnd, ParentEnd]]:
     """One that has said the same often, and one that is new."""
-    made = Parent(shared_node), Parent(shared_node)
+    made = ParentEnd(shared_node), ParentEnd(shared_node)
     yield made
     for one in made:
         one.close()
 
 
-def used_to_it(parent: Parent) -> Parent:
+def repeat_call(parent: ParentEnd) -> ParentEnd:
     for id in range(1, 4):
-        assert taken(parent, echo(id, f"text {id}"))["id"] == id
+        assert send_and_read(parent, echo_call(id, f"text {id}"))["id"] == id
     assert parent.conversation._last_suffix == END
     return parent
 
 
-def test_each_call_is_independent(both: tuple[Parent, Parent]) -> None:
-    one = used_to_it(both[0])
+def test_each_call_is_independent(both: tuple[ParentEnd, ParentEnd]) -> None:
+    one = repeat_call(both[0])
     assert OTHER != SAID
     for id, said in enumerate((SAID, OTHER, SAID, OTHER, OTHER, OTHER, SAID, SAID), 10):
-        answer = taken(one, echo(id, f"text {id}", said))
+        answer = send_and_read(one, echo_call(id, f"text {id}", said))
         assert answer["id"] == id
         assert f"text {id}" in json.dumps(answer["result"])
 
@@ -87,19 +87,19 @@ def test_each_call_is_independent(both: tuple[Parent, Parent]) -> None:
     ],
 )
 def test_unusual_message_is_read_as_first_message(
-    both: tuple[Parent, Parent], odd: bytes
+    both: tuple[ParentEnd, ParentEnd], odd: bytes
 ) -> None:
     one, new = both
-    assert taken(used_to_it(one), odd) == taken(new, odd)
+    assert send_and_read(repeat_call(one), odd) == send_and_read(new, odd)
 
 
 def test_rejects_duplicate_pending_id(
-    shared_node: NodeThread, both: tuple[Parent, Parent]
+    shared_node: NodeThread, both: tuple[ParentEnd, ParentEnd]
 ) -> None:
-    one = used_to_it(both[0])
+    one = repeat_call(both[0])
     held = HEAD + b'{"name":"shop.hold","arguments":{"text":"again"}' + END
     shared_node.do(lambda: one.conversation.process_message(held))
     upstream_id = shared_node.shop.wait_for_hold("again")
-    assert taken(one, held)["error"]["code"] == -32600
+    assert send_and_read(one, held)["error"]["code"] == -32600
     shared_node.do(lambda: shared_node.shop.release(upstream_id))
     shared_node.until(lambda: "result" in one.sent[-1], "the held call's answer")

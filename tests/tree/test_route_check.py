@@ -19,14 +19,14 @@ from tests.support.pipeline import PipelineHarness
 ROUTE = ("infra", "edge", "leaf", "read")
 
 
-def edge(segment: str = "edge") -> PipelineHarness:
+def edge_node(segment: str = "edge") -> PipelineHarness:
     routes = RouteCheck(lambda: segment)
     return PipelineHarness(offer("leaf", ["read"], registered="leaf"), route_check=routes)
 
 
 @pytest.mark.spec("AX-7.2-2", "AX-5.2-1")
 def test_accepts_call_with_matching_route() -> None:
-    node = edge()
+    node = edge_node()
     meta = {"x-mcpax-route": list(ROUTE), "x-mcpax-cursor": 1, "x-mcpax-other": 1, "own": 1}
     node.begin(tool_call("leaf.read", hop=Hop(ROUTE, 1), meta=meta))
     sent = node.upstreams["leaf"].last.call
@@ -52,7 +52,7 @@ def test_accepts_call_with_matching_route() -> None:
     ],
 )
 def test_rejects_mismatched_route(hop: Hop, name: str) -> None:
-    node = edge()
+    node = edge_node()
     error = node.refused(tool_call(name, hop=hop))
     assert error.failure is ROUTE_MISMATCH
     assert (error.failure.ax_code, error.failure.ax_name) == (-32602, "route_mismatch")
@@ -64,13 +64,13 @@ def test_rejects_mismatched_route(hop: Hop, name: str) -> None:
 
 @pytest.mark.spec("AX-7.2-8")
 def test_unregistered_node_rejects_route() -> None:
-    error = edge("").refused(tool_call("leaf.read", hop=Hop(ROUTE, 1)))
+    error = edge_node("").refused(tool_call("leaf.read", hop=Hop(ROUTE, 1)))
     assert error.failure is ROUTE_MISMATCH
     assert "this node is not registered" in error.message
 
 
 def test_call_without_route_is_accepted() -> None:
-    node = edge()
+    node = edge_node()
     node.begin(tool_call("leaf.read"))
     assert len(node.upstreams["leaf"].started) == 1
 
@@ -78,7 +78,7 @@ def test_call_without_route_is_accepted() -> None:
 @pytest.mark.spec("AX-7.2-4")
 def test_logs_complete_route(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, "interlock.tree"):
-        edge().begin(tool_call("leaf.read", hop=Hop(ROUTE, 1)))
+        edge_node().begin(tool_call("leaf.read", hop=Hop(ROUTE, 1)))
     assert "leaf.read, at 1 of the route ['infra', 'edge', 'leaf', 'read']" in caplog.text
 
 

@@ -12,7 +12,7 @@ from interlock.core.call import Caller
 from interlock.protocol.scopes import LEVELS
 from interlock.tree.config import SubserversConfig
 from interlock.tree.registrar import granted_scope
-from tests.tree.registrar_hub import Child, Hub, open_hub, settle, tool
+from tests.tree.registrar_hub import RegistrarHub, ScriptedChild, open_hub, run_pending_tasks, tool
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -40,9 +40,11 @@ def test_grants_lowest_scope(
 
 @pytest.mark.spec("AX-10.2-3")
 @pytest.mark.parametrize(("wanted", "may"), list(product(LEVELS, LEVELS)))
-async def test_registration_result_contains_granted_scope(tmp_path: Path, wanted: str, may: str) -> None:
+async def test_registration_result_contains_granted_scope(
+    tmp_path: Path, wanted: str, may: str
+) -> None:
     async with open_hub(tmp_path) as hub:
-        child = Known(hub, Caller("joins", scopes=(may,)))
+        child = ScopedChild(hub, Caller("joins", scopes=(may,)))
         result = child.register(auth_scope=wanted)["result"]
         expected = min(wanted, may, key=LEVELS.index)
         assert result["auth_scope"] == expected
@@ -50,10 +52,10 @@ async def test_registration_result_contains_granted_scope(tmp_path: Path, wanted
         assert hub.info().auth_scope == expected
 
 
-class Known(Child):
+class ScopedChild(ScriptedChild):
     """One that was let in as somebody with scopes."""
 
-    def __init__(self, hub: Hub, caller: Caller) -> None:
+    def __init__(self, hub: RegistrarHub, caller: Caller) -> None:
         super().__init__(hub)
         for session in list(hub.registrar._channels):
             session.caller = caller
@@ -68,7 +70,7 @@ async def test_remote_subserver_without_proof_gets_read_scope(tmp_path: Path) ->
         assert near.register(2, "near", auth_scope="admin")["result"]["auth_scope"] == "admin"
         silent = hub.child()
         assert silent.register(3, "silent")["result"]["auth_scope"] == "write"
-        await settle()
+        await run_pending_tasks()
         assert hub.registrar.grants.limits == {"ax:afar": "read", "ax:silent": "write"}
 
 
@@ -84,7 +86,7 @@ async def test_disconnect_removes_scope_limit(tmp_path: Path) -> None:
         child = hub.child().registered(auth_scope="read")
         assert hub.registrar.grants.limits == {"ax:edge": "read"}
         child.ask("mcpax/deregister", {"session_id": child.session_id})
-        await settle()
+        await run_pending_tasks()
         assert hub.registrar.grants.limits == {}
         hub.child().registered(auth_scope="admin")
         assert hub.registrar.grants.limits == {}

@@ -38,7 +38,7 @@ def plant() -> Subserver:
     return made
 
 
-class Root:
+class RootNode:
     """A node with TLS that wants tokens, and proofs from everybody."""
 
     def __init__(self, folder: Path) -> None:
@@ -58,7 +58,7 @@ class Root:
             environ={"T": TOKEN, "HOME": str(folder)},
         )
 
-    async def __aenter__(self) -> Root:
+    async def __aenter__(self) -> RootNode:
         await self.node.listen()
         self.node.start()
         return self
@@ -90,7 +90,7 @@ class Root:
 async def open_parent(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Any]:
     monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
 
-    async with Root(folder) as root:
+    async with RootNode(folder) as root:
         yield root
 
 
@@ -174,9 +174,7 @@ async def test_unproven_mutable_tools_are_never_listed(
         assert not any("valve" in name for names in seen for name in names)
 
 
-async def test_missing_token_is_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_missing_token_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with open_parent(tmp_path, monkeypatch) as root:
         with pytest.raises(InterlockError, match="Use a token that the parent accepts"):
             async with plant().connect(root.url, ca=root.ca.file):

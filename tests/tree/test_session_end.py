@@ -9,7 +9,7 @@ import pytest
 
 from interlock.tree.registrant import Registrant, RegistrantState
 from tests.support.clock import run_ready_tasks
-from tests.tree.scripted_parents import World, at, open_parent, play
+from tests.tree.scripted_parents import ParentsAndSubserver, open_parent, run_scene, state_of
 
 FOR_GOOD = [
     (-31001, "namespace_conflict"),
@@ -20,7 +20,9 @@ FOR_GOOD = [
 ]
 
 
-def send_away(world: World, code: int, symbol: str, detail: str = "Because.") -> None:
+def end_session(
+    world: ParentsAndSubserver, code: int, symbol: str, detail: str = "Because."
+) -> None:
     params = {"code": code, "message": symbol, "detail": detail}
     world.root.say("notifications/mcpax/session_ended", params)
     world.root.end.close(4000, symbol)
@@ -30,9 +32,9 @@ def send_away(world: World, code: int, symbol: str, detail: str = "Because.") ->
 async def test_stops_after_final_rejection(code: int, symbol: str) -> None:
     async with open_parent(stubborn=False) as (world, registrant):
         await world.time.advance_slowly(60.0)
-        send_away(world, code, symbol)
+        end_session(world, code, symbol)
         await run_ready_tasks(30)
-        assert at(registrant) is RegistrantState.ENDED
+        assert state_of(registrant) is RegistrantState.ENDED
         assert registrant.problem is not None
         assert registrant.problem.message == "Because."
         assert registrant.refused
@@ -43,17 +45,20 @@ async def test_stops_after_final_rejection(code: int, symbol: str) -> None:
 async def test_retries_temporary_rejection() -> None:
     async with open_parent(stubborn=False) as (world, registrant):
         await world.time.advance_slowly(60.0)
-        send_away(world, -31011, "unknown_session")
+        end_session(world, -31011, "unknown_session")
         await world.time.advance_slowly(1.0)
-        assert at(registrant) is RegistrantState.REGISTERED
+        assert state_of(registrant) is RegistrantState.REGISTERED
         assert len(world.registered) == 2
 
 
 async def test_tries_backup_before_stopping() -> None:
-    async with open_parent(lambda: World(backups=1), stubborn=False) as (world, registrant):
-        send_away(world, -31001, "namespace_conflict")
+    async with open_parent(lambda: ParentsAndSubserver(backups=1), stubborn=False) as (
+        world,
+        registrant,
+    ):
+        end_session(world, -31001, "namespace_conflict")
         await run_ready_tasks(30)
-        assert at(registrant) is RegistrantState.REGISTERED
+        assert state_of(registrant) is RegistrantState.REGISTERED
         assert registrant.url == "unix:/spare0"
 
 
@@ -65,17 +70,19 @@ async def test_tries_backup_before_stopping() -> None:
         ((-32603, "internal", {}), False),
     ],
 )
-def test_rejection_at_registration_may_be_final(answer: tuple[int, str, dict[str, Any]], ends: bool) -> None:
-    def world() -> World:
-        made = World()
+def test_rejection_at_registration_may_be_final(
+    answer: tuple[int, str, dict[str, Any]], ends: bool
+) -> None:
+    def world() -> ParentsAndSubserver:
+        made = ParentsAndSubserver()
         made.root.refuses = answer
         return made
 
-    async def scene(world: World, registrant: Registrant) -> None:
-        assert (at(registrant) is RegistrantState.ENDED) is ends
+    async def scene(world: ParentsAndSubserver, registrant: Registrant) -> None:
+        assert (state_of(registrant) is RegistrantState.ENDED) is ends
         assert registrant.refused is ends
 
-    play(scene, world, stubborn=False)
+    run_scene(scene, world, stubborn=False)
 
 
 async def test_node_retries_slowly_and_logs_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -88,22 +95,22 @@ async def test_node_retries_slowly_and_logs_once(caplog: pytest.LogCaptureFixtur
 
     async with open_parent() as (world, registrant):
         assert lines() == ["parent ws://127.0.0.1:1/ax: registered as edge"]
-        send_away(world, -31001, "namespace_conflict", "Taken.")
+        end_session(world, -31001, "namespace_conflict", "Taken.")
         await run_ready_tasks(30)
         assert lines() == ["parent ws://127.0.0.1:1/ax: connection lost: Taken."]
         for again in range(5):
             await world.time.advance_slowly(23.0)
             assert len(world.registered) == again + 2
-            send_away(world, -31001, "namespace_conflict", "Taken.")
+            end_session(world, -31001, "namespace_conflict", "Taken.")
             await run_ready_tasks(30)
         assert lines() == []
         await world.time.advance_slowly(23.0)
-        send_away(world, -31004, "authority_rejected", "No proof.")
+        end_session(world, -31004, "authority_rejected", "No proof.")
         await run_ready_tasks(30)
         assert lines() == ["parent ws://127.0.0.1:1/ax: connection lost: No proof."]
         # This time it may stay.
         await world.time.advance_slowly(60.0)
-        assert at(registrant) is RegistrantState.REGISTERED
+        assert state_of(registrant) is RegistrantState.REGISTERED
         assert lines() == ["parent ws://127.0.0.1:1/ax: registered as edge"]
 
 
@@ -122,16 +129,16 @@ async def test_logs_lost_connection_with_reason_and_one_url(
 def test_logs_each_unreachable_parent_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    def world() -> World:
-        made = World(backups=1)
+    def world() -> ParentsAndSubserver:
+        made = ParentsAndSubserver(backups=1)
         made.root.reachable = made.spare.reachable = False
         return made
 
-    async def scene(world: World, registrant: Registrant) -> None:
+    async def scene(world: ParentsAndSubserver, registrant: Registrant) -> None:
         await world.time.advance_slowly(60.0)
         assert len(world.dialled) > 8
         assert [one.getMessage() for one in caplog.records] == [
             f"parent {url}: not registered: It cannot be reached." for url in world.parents
         ]
 
-    play(scene, world)
+    run_scene(scene, world)

@@ -12,8 +12,8 @@ from interlock.tree.subserver_session import (
     classify_message,
 )
 
-LIVING = [one for one in SessionState if one is not SessionState.ENDED]
-FROM_OUTSIDE = [
+LIVE_STATES = [one for one in SessionState if one is not SessionState.ENDED]
+EXTERNAL_EVENTS = [
     SessionEvent.INITIALIZE,
     SessionEvent.REGISTER,
     SessionEvent.HEARTBEAT,
@@ -29,8 +29,8 @@ FROM_OUTSIDE = [
 ]
 
 
-@pytest.mark.parametrize("state", LIVING)
-@pytest.mark.parametrize("event", FROM_OUTSIDE)
+@pytest.mark.parametrize("state", LIVE_STATES)
+@pytest.mark.parametrize("event", EXTERNAL_EVENTS)
 def test_every_external_event_has_transition(state: SessionState, event: SessionEvent) -> None:
     row = TABLE[state, event]
     assert row.action in AxSession._ACTIONS
@@ -56,7 +56,7 @@ def test_every_action_and_state_is_used() -> None:
 
 def test_every_state_has_timeout() -> None:
     timed = {SessionEvent.IDENTIFY_TIMEOUT, SessionEvent.REGISTRATION_TIMEOUT, SessionEvent.OVERDUE}
-    for state in LIVING:
+    for state in LIVE_STATES:
         assert [on for (where, on) in TABLE if where is state and on in timed], state
 
 
@@ -75,8 +75,6 @@ def test_every_state_has_timeout() -> None:
     ],
     ids=str,
 )
-def test_classifies_messages(
-    method: str, asked: SessionEvent, told: SessionEvent
-) -> None:
+def test_classifies_messages(method: str, asked: SessionEvent, told: SessionEvent) -> None:
     assert classify_message(method, is_request=True) is asked
     assert classify_message(method, is_request=False) is told

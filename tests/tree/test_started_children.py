@@ -18,18 +18,20 @@ from interlock.core.upstreams.supervisor import State, Supervisor
 from interlock.core.upstreams.transports.channel import ChannelTransport
 from interlock.tree.child_connector import ChildChannel, ChildConnector
 from tests.support.upstreams import OWN_INFO, is_running, with_timeout
-from tests.tree.registrar_hub import Hub, open_hub
-from tests.tree.test_registration import error_of
+from tests.tree.registrar_hub import RegistrarHub, open_hub
+from tests.tree.test_registration import read_error
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
 CHILD = Path(__file__).with_name("stdio_child.py")
 
 
-class Started:
+class StartedChild:
     """A supervisor of a started child."""
 
-    def __init__(self, hub: Hub, segment: str = "edge", habit: str = "", **more: Any) -> None:
+    def __init__(
+        self, hub: RegistrarHub, segment: str = "edge", habit: str = "", **more: Any
+    ) -> None:
         self.hub = hub
         self.states: list[State] = []
         self._moved = asyncio.Event()
@@ -87,7 +89,7 @@ class Started:
 @pytest.mark.spec("AX-6.1-10")
 async def test_started_child_registers_and_serves(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
-        one = Started(hub)
+        one = StartedChild(hub)
         await one.until(State.READY)
         assert hub.listed == {"plant": ["read", "leave"]}
         info = hub.registrar.subserver("plant")
@@ -98,7 +100,7 @@ async def test_started_child_registers_and_serves(tmp_path: Path) -> None:
         pid = one.pid
         # Nobody who dials in gets its segment.
         hub.configured.clear()
-        assert error_of(hub.child().register(2, "edge"))[0] == -31001
+        assert read_error(hub.child().register(2, "edge"))[0] == -31001
         await one.end()
         assert not is_running(pid)
         assert hub.registrar.subservers() == []
@@ -107,7 +109,7 @@ async def test_started_child_registers_and_serves(tmp_path: Path) -> None:
 
 async def test_child_must_register_configured_segment(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
-        one = Started(hub, asks_for="other")
+        one = StartedChild(hub, asks_for="other")
         await one.until(State.FAILED)
         problem = one.supervisor.problem or ""
         assert "plant did not register" in problem
@@ -119,7 +121,7 @@ async def test_child_must_register_configured_segment(tmp_path: Path) -> None:
 
 async def test_unregistered_child_times_out(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
-        one = Started(hub, habit="dumb", start_timeout=0.2)
+        one = StartedChild(hub, habit="dumb", start_timeout=0.2)
         await one.until(State.FAILED)
         assert "did not register within 0.2 s" in (one.supervisor.problem or "")
         assert hub.registrar.channels == 0
@@ -128,7 +130,7 @@ async def test_unregistered_child_times_out(tmp_path: Path) -> None:
 
 async def test_ended_child_reports_reason(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
-        one = Started(hub, habit="dies")
+        one = StartedChild(hub, habit="dies")
         await one.until(State.FAILED)
         assert "no licence" in (one.supervisor.problem or "")
         await one.end()
@@ -136,7 +138,7 @@ async def test_ended_child_reports_reason(tmp_path: Path) -> None:
 
 async def test_reports_missing_program(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
-        one = Started(hub)
+        one = StartedChild(hub)
         one.supervisor._connector._configured = ServerConfig(  # type: ignore[attr-defined]
             command="/nowhere/at/all", transport="ax", segment="edge"
         )
@@ -147,7 +149,7 @@ async def test_reports_missing_program(tmp_path: Path) -> None:
 
 async def test_killed_child_is_degraded(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
-        one = Started(hub)
+        one = StartedChild(hub)
         await one.until(State.READY)
         os.kill(one.pid, signal.SIGKILL)
         await one.until(State.DEGRADED)
@@ -164,7 +166,7 @@ async def test_killed_child_is_degraded(tmp_path: Path) -> None:
 @pytest.mark.spec("AX-13.2-6")
 async def test_deregistered_child_is_removed(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
-        one = Started(hub)
+        one = StartedChild(hub)
         await one.until(State.READY)
         with pytest.raises(UpstreamLostError):
             await with_timeout(hub.call("leave", "plant"))
@@ -177,7 +179,7 @@ async def test_deregistered_child_is_removed(tmp_path: Path) -> None:
 @pytest.mark.spec("AX-4.2-8")
 async def test_tools_of_child_need_proof(tmp_path: Path) -> None:
     async with open_hub(tmp_path, proof="always") as hub:
-        one = Started(hub, habit="mutable")
+        one = StartedChild(hub, habit="mutable")
         await one.until(State.FAILED)
         assert "not proven its authority" in (one.supervisor.problem or "")
         assert hub.listed == {}

@@ -25,13 +25,13 @@ from interlock.tree.component import Tree
 from interlock.tree.config import ParentConfig, SubserversConfig
 from interlock.tree.subserver import Subserver
 from tests.support.timeouts import HANG_TIMEOUT
-from tests.tree.ax_list import list_for_ax
-from tests.tree.node_tree import Grove, ax_url, lists, mcp_url, until
+from tests.tree.ax_list import list_ax_tools
+from tests.tree.node_tree import NodeTree, ax_url, has_tool, mcp_url, wait_until
 
 PLANT = "infra.edge.plant.temperature"
 
 
-def plant(segment: str = "plant") -> Subserver:
+def plant_subserver(segment: str = "plant") -> Subserver:
     subserver = Subserver(segment, subserver_id=str(uuid4()))
 
     @subserver.tool(latency_class="fast", consistency="eventual", mutable=False)
@@ -52,7 +52,7 @@ def plant(segment: str = "plant") -> Subserver:
     return subserver
 
 
-def capability(tool: Any) -> dict[str, Any]:
+def read_capability(tool: Any) -> dict[str, Any]:
     found: dict[str, Any] = tool["_meta"]["x-mcpax-capability"]
     return found
 
@@ -62,19 +62,19 @@ def capability(tool: Any) -> dict[str, Any]:
     "AX-9.2-1", "AX-9.2-2", "AX-11.2-1", "AX-A-3",
 )  # fmt: skip
 async def test_lists_tree_flat_for_mcp_clients(tmp_path: Path) -> None:
-    async with Grove(tmp_path) as grove:
+    async with NodeTree(tmp_path) as grove:
         demo = ServerConfig(command=sys.executable, args=["-m", "interlock.demo"])
         root = await grove.start("root", root_segment="infra", servers={"local": demo})
         edge = await grove.start("edge", below=root)
-        async with plant().connect(ax_url(edge)):
+        async with plant_subserver().connect(ax_url(edge)):
             local = "infra.local.roll_dice"
-            await until(root, lambda: lists(root, PLANT) and lists(root, local))
-            tools = await list_for_ax(root.url)
+            await wait_until(root, lambda: has_tool(root, PLANT) and has_tool(root, local))
+            tools = await list_ax_tools(root.url)
             assert "infra.notifications_dropped" in tools
             assert "infra.edge.notifications_dropped" in tools
             for tool in tools.values():
-                assert {"latency_class", "mutable", "reversible"} <= set(capability(tool))
-            declared = capability(tools[PLANT])
+                assert {"latency_class", "mutable", "reversible"} <= set(read_capability(tool))
+            declared = read_capability(tools[PLANT])
             assert declared["latency_class"] == "fast"
             assert declared["consistency"] == "eventual"
             assert declared["mutable"] is False
@@ -112,14 +112,14 @@ async def test_lists_tree_flat_for_mcp_clients(tmp_path: Path) -> None:
 
 @pytest.mark.spec("AX-9.2-2")
 async def test_plain_mcp_connection_reports_ax_errors(tmp_path: Path) -> None:
-    async with Grove(tmp_path) as grove:
+    async with NodeTree(tmp_path) as grove:
         edge = await grove.start("edge")
-        async with plant().connect(ax_url(edge)):
-            await until(edge, lambda: lists(edge, "plant.vent"))
+        async with plant_subserver().connect(ax_url(edge)):
+            await wait_until(edge, lambda: has_tool(edge, "plant.vent"))
             plain = {"edge": ServerConfig(url=edge.url)}
             root = await grove.start("root", servers=plain)
-            await until(root, lambda: lists(root, "edge.plant_vent"))
-            tools = await list_for_ax(root.url)
+            await wait_until(root, lambda: has_tool(root, "edge.plant_vent"))
+            tools = await list_ax_tools(root.url)
             assert tools["edge.plant_vent"]["_meta"]["x-mcpax-hops"] == 2
             flag = tools["edge.plant_vent"]["_meta"]["x-mcpax-safety"]
             assert flag == "irreversible_mutable"
@@ -135,13 +135,13 @@ def _walk(tree: dict[str, Any]) -> list[dict[str, Any]]:
 
 @pytest.mark.spec("AX-7.3-1", "AX-7.3-7")
 async def test_nearest_node_reports_failure(tmp_path: Path) -> None:
-    async with Grove(tmp_path) as grove:
+    async with NodeTree(tmp_path) as grove:
         root = await grove.start("root", root_segment="infra")
         edge = await grove.start("edge", below=root)
         cell = await grove.start("cell", below=edge)
         name = "infra.edge.cell.plant.hang"
-        async with plant().connect(ax_url(cell)):
-            await until(root, lambda: lists(root, name))
+        async with plant_subserver().connect(ax_url(cell)):
+            await wait_until(root, lambda: has_tool(root, name))
             async with Client(mcp_url(root), mode="legacy") as client:
                 with pytest.raises(MCPError) as caught:
                     await client.call_tool(name, {})
@@ -161,12 +161,12 @@ async def test_leaf_notifications_reach_root(tmp_path: Path) -> None:
             if len(heard) == 3:
                 enough.set()
 
-    async with Grove(tmp_path) as grove:
+    async with NodeTree(tmp_path) as grove:
         root = await grove.start("root")
         edge = await grove.start("edge", below=root)
-        leaf = plant()
+        leaf = plant_subserver()
         async with leaf.connect(ax_url(edge)):
-            await until(root, lambda: lists(root, "edge.plant.temperature"))
+            await wait_until(root, lambda: has_tool(root, "edge.plant.temperature"))
             async with Client(mcp_url(root), mode="legacy", message_handler=hear) as client:
                 await client.list_tools()
                 child, parent = str(uuid4()), str(uuid4())
@@ -214,23 +214,23 @@ AX_CLIENT = {"experimental": {"mcpax": {"versions": ["2026-05-01"]}}}
     "AX-7.1-1",
 )  # fmt: skip
 async def test_killed_leaf_is_degraded_and_returns_with_new_list(tmp_path: Path) -> None:
-    async with Grove(tmp_path) as grove:
+    async with NodeTree(tmp_path) as grove:
         root = await grove.start("root")
         id = str(uuid4())
         leaf = start_leaf(tmp_path, ax_url(root), id)
         try:
-            await until(root, lambda: lists(root, "leaf.who"))
+            await wait_until(root, lambda: has_tool(root, "leaf.who"))
             tool = root.catalog.current.by_name["leaf.who"]
             entry = root.component(Tree).routing_table()["leaf.who"]
             assert entry.downstream_session
             assert time.strptime(entry.registered_at, "%Y-%m-%dT%H:%M:%SZ")
             leaf.send_signal(signal.SIGKILL)
             before = time.time()
-            await until(root, lambda: root.catalog.current.by_name["leaf.who"] is not tool)
+            await wait_until(root, lambda: root.catalog.current.by_name["leaf.who"] is not tool)
             async with Client(mcp_url(root), mode="legacy") as client:
                 assert "leaf__who" in {one.name for one in (await client.list_tools()).tools}
-                listed = (await list_for_ax(root.url))["leaf.who"]
-                assert capability(listed)["availability"] == "degraded"
+                listed = (await list_ax_tools(root.url))["leaf.who"]
+                assert read_capability(listed)["availability"] == "degraded"
                 with pytest.raises(MCPError) as caught:
                     await client.call_tool("leaf.who", {})
                 data = caught.value.error.data
@@ -238,17 +238,17 @@ async def test_killed_leaf_is_degraded_and_returns_with_new_list(tmp_path: Path)
                 assert data["reason"] == "subserver_unreachable"
                 assert data["retry_after_ms"] == 500
                 since = time.strptime(data["since"], "%Y-%m-%dT%H:%M:%SZ")
-                assert abs(_utc(since) - before) < 30
+                assert abs(_to_utc(since) - before) < 30
             (entry,) = root.component(Tree).routing_table().values()
             assert entry.downstream_name == "who"
-            answer = await _as_ax_client(root, "leaf.who")
+            answer = await _call_as_ax_client(root, "leaf.who")
             assert answer["error"]["code"] == -32002
             assert answer["error"]["message"] == "tool_degraded"
             leaf.wait()
             # The same one comes back, with something else to offer.
             leaf = start_leaf(tmp_path, ax_url(root), id, tool="whoami")
-            await until(root, lambda: lists(root, "leaf.whoami"))
-            assert not lists(root, "leaf.who")
+            await wait_until(root, lambda: has_tool(root, "leaf.whoami"))
+            assert not has_tool(root, "leaf.who")
             async with Client(mcp_url(root)) as client:
                 assert (await client.call_tool("leaf.whoami", {})).content[0].text == "leaf"  # type: ignore[union-attr]
         finally:
@@ -256,19 +256,19 @@ async def test_killed_leaf_is_degraded_and_returns_with_new_list(tmp_path: Path)
             leaf.wait()
 
 
-def _utc(when: time.struct_time) -> float:
+def _to_utc(when: time.struct_time) -> float:
     import calendar
 
     return calendar.timegm(when)
 
 
-async def _as_ax_client(node: Node, tool: str) -> Any:
+async def _call_as_ax_client(node: Node, tool: str) -> Any:
     """What a client that speaks MCP-AX is told of a call, on the node's own socket."""
     path = await node.listen_locally()
-    return await _asked(path, "tools/call", {"name": tool, "arguments": {}})
+    return await _send_request(path, "tools/call", {"name": tool, "arguments": {}})
 
 
-async def _asked(path: Path, asked: str, about: dict[str, Any]) -> Any:
+async def _send_request(path: Path, asked: str, about: dict[str, Any]) -> Any:
     reader, writer = await asyncio.open_unix_connection(str(path))
     try:
         params = {
@@ -294,33 +294,35 @@ async def _asked(path: Path, asked: str, about: dict[str, Any]) -> Any:
 async def test_supports_exactly_draft_methods(tmp_path: Path) -> None:
     """A leaf registers and leaves here; that it beats is tested with `mcpax/heartbeat` itself."""
 
-    async with Grove(tmp_path) as grove:
+    async with NodeTree(tmp_path) as grove:
         root = await grove.start("root")
         path = await root.listen_locally()
-        confirmed = await _asked(path, "mcpax/confirm", {"confirmation_id": "x", "proof": "y"})
+        confirmed = await _send_request(
+            path, "mcpax/confirm", {"confirmation_id": "x", "proof": "y"}
+        )
         assert confirmed["error"]["message"] == "unknown_approval"
-        unknown = await _asked(path, "mcpax/foo", {})
+        unknown = await _send_request(path, "mcpax/foo", {})
         assert unknown["error"]["code"] == -32601
-        async with plant().connect(ax_url(root)):
-            await until(root, lambda: lists(root, "plant.vent"))
-        await until(root, lambda: not lists(root, "plant.vent"))
+        async with plant_subserver().connect(ax_url(root)):
+            await wait_until(root, lambda: has_tool(root, "plant.vent"))
+        await wait_until(root, lambda: not has_tool(root, "plant.vent"))
 
 
 @pytest.mark.spec("AX-13.3-2", "AX-6.3-4")
 async def test_leaves_of_lost_node_use_backup(
     tmp_path: Path,
 ) -> None:
-    async with Grove(tmp_path) as grove:
+    async with NodeTree(tmp_path) as grove:
         root = await grove.start("root")
         middle = await grove.start("middle", below=root, heartbeat=3600.0)
         spare = await grove.start("spare", below=root, heartbeat=3600.0)
-        leaf = plant()
+        leaf = plant_subserver()
         async with leaf.connect(ax_url(middle), backup=[ax_url(spare)], heartbeat=3600.0):
-            await until(root, lambda: lists(root, "middle.plant.temperature"))
+            await wait_until(root, lambda: has_tool(root, "middle.plant.temperature"))
             await grove.stop(middle)
             # It deregistered: the subtree is gone long before a heartbeat can be missed.
-            await until(root, lambda: not lists(root, "middle.plant.temperature"))
-            await until(root, lambda: lists(root, "spare.plant.temperature"))
+            await wait_until(root, lambda: not has_tool(root, "middle.plant.temperature"))
+            await wait_until(root, lambda: has_tool(root, "spare.plant.temperature"))
             async with Client(mcp_url(root)) as client:
                 told = await client.call_tool("spare.plant.temperature", {"sensor": "x"})
                 assert told.structured_content["sensor"] == "x"
@@ -328,16 +330,16 @@ async def test_leaves_of_lost_node_use_backup(
 
 @pytest.mark.spec("AX-5.3-3", "AX-5.3-5", "AX-A-2")
 async def test_rejects_cycle_and_second_registration(tmp_path: Path) -> None:
-    async with Grove(tmp_path) as grove:
+    async with NodeTree(tmp_path) as grove:
         one = await grove.start("one")
         two = await grove.start("two", below=one)
-        await until(one, lambda: lists(one, "notifications_dropped"))
+        await wait_until(one, lambda: has_tool(one, "notifications_dropped"))
         # Another tree may have the same segment.
         other = await grove.start("other")
-        leaf, same = plant(), plant()
+        leaf, same = plant_subserver(), plant_subserver()
         async with leaf.connect(ax_url(two)):
             async with same.connect(ax_url(other)):
-                await until(other, lambda: lists(other, "plant.temperature"))
+                await wait_until(other, lambda: has_tool(other, "plant.temperature"))
         top = await grove.start("top", below=two)
         assert top.component(Tree).registrant is not None
         async with asyncio.timeout(HANG_TIMEOUT):
@@ -360,21 +362,21 @@ async def test_rejects_cycle_and_second_registration(tmp_path: Path) -> None:
 
 @pytest.mark.spec("AX-11.4-2", "AX-11.4-1", "AX-6.2-4")
 async def test_enforces_budget(tmp_path: Path) -> None:
-    async with Grove(tmp_path) as grove:
+    async with NodeTree(tmp_path) as grove:
         settings = msgspec.convert(
             {"budget": {"calls_per_minute": 3, "mutable_calls": 1}}, SubserversConfig
         )
         free = PolicyConfig(default="allow")
         root = await grove.start("root", subservers=settings, policy=free)
-        async with plant().connect(ax_url(root)):
-            await until(root, lambda: lists(root, "plant.vent"))
+        async with plant_subserver().connect(ax_url(root)):
+            await wait_until(root, lambda: has_tool(root, "plant.vent"))
             async with Client(mcp_url(root), mode="legacy") as client:
                 await client.call_tool("plant.vent", {})
                 with pytest.raises(MCPError) as caught:
                     await client.call_tool("plant.vent", {})
                 assert caught.value.error.code == -31027
                 await client.call_tool("plant.temperature", {"sensor": "x"})
-            answer = await _as_ax_client(root, "plant.vent")
+            answer = await _call_as_ax_client(root, "plant.vent")
             assert answer["error"]["code"] == -32003
             assert answer["error"]["message"] == "budget_exceeded"
 
@@ -382,11 +384,11 @@ async def test_enforces_budget(tmp_path: Path) -> None:
 async def test_names_without_dots_reach_whole_tree(tmp_path: Path) -> None:
     """Clients that refuse dots see and call the whole tree too."""
 
-    async with Grove(tmp_path) as grove:
+    async with NodeTree(tmp_path) as grove:
         root = await grove.start("root", root_segment="infra")
         edge = await grove.start("edge", below=root)
-        async with plant().connect(ax_url(edge)):
-            await until(root, lambda: lists(root, PLANT))
+        async with plant_subserver().connect(ax_url(edge)):
+            await wait_until(root, lambda: has_tool(root, PLANT))
             info = Implementation(name="claude-code", version="1")
             async with Client(mcp_url(root), client_info=info) as client:
                 names = {one.name for one in (await client.list_tools()).tools}

@@ -16,8 +16,8 @@ from interlock.errors import InterlockError
 from interlock.tree.component import Tree
 from interlock.tree.config import ParentConfig, SubserversConfig
 from tests.support.timeouts import HANG_TIMEOUT
-from tests.tree.node_tree import Grove, ax_url, lists, until
-from tests.tree.test_tree import plant
+from tests.tree.node_tree import NodeTree, ax_url, has_tool, wait_until
+from tests.tree.test_tree import plant_subserver
 
 
 def tokens(**may: list[str]) -> list[TokenConfig]:
@@ -34,31 +34,31 @@ async def test_registration_needs_token_permission(
     monkeypatch.setenv("AGENT", "a" * 20)
     monkeypatch.setenv("EDGE", "e" * 20)
 
-    async with Grove(tmp_path) as grove:
+    async with NodeTree(tmp_path) as grove:
         given = tokens(agent=["call"], edge=["register"])
         root = await grove.start("root", tokens=given)
         token = ("a" if name == "agent" else "e") * 20
         if not taken:
-            leaf = plant()
+            leaf = plant_subserver()
             with pytest.raises((InterlockError, TimeoutError)) as caught:
                 async with asyncio.timeout(HANG_TIMEOUT), leaf.connect(ax_url(root), token=token):
                     pass
             status = leaf.status
             said = str(caught.value) or str(status and status.problem)
-            assert not lists(root, "plant.vent"), said
+            assert not has_tool(root, "plant.vent"), said
             return
-        async with plant().connect(ax_url(root), token=token):
-            await until(root, lambda: lists(root, "plant.vent"))
+        async with plant_subserver().connect(ax_url(root), token=token):
+            await wait_until(root, lambda: has_tool(root, "plant.vent"))
             # Without its token it is sent away, with all that it offered.
             await root.apply(msgspec.structs.replace(root.config, tokens=given[:1]))
-            await until(root, lambda: not lists(root, "plant.vent"))
+            await wait_until(root, lambda: not has_tool(root, "plant.vent"))
 
 
 async def test_unusable_parent_changes_nothing(tmp_path: Path) -> None:
-    async with Grove(tmp_path) as grove:
+    async with NodeTree(tmp_path) as grove:
         root = await grove.start("root")
         edge = await grove.start("edge", below=root)
-        await until(root, lambda: lists(root, "notifications_dropped"))
+        await wait_until(root, lambda: has_tool(root, "notifications_dropped"))
         before = edge.config, edge.component(Tree).registrant
         parent = ParentConfig(url=ax_url(root), segment="edge", token="${env:NO_SUCH_TOKEN}")
         with pytest.raises(ConfigError):
@@ -67,25 +67,25 @@ async def test_unusable_parent_changes_nothing(tmp_path: Path) -> None:
 
 
 async def test_reload_keeps_parent_connection(tmp_path: Path) -> None:
-    async with Grove(tmp_path) as grove:
+    async with NodeTree(tmp_path) as grove:
         root = await grove.start("root")
         edge = await grove.start("edge", below=root)
-        await until(root, lambda: lists(root, "notifications_dropped"))
+        await wait_until(root, lambda: has_tool(root, "notifications_dropped"))
         await root.supervisor("ax:edge").wait_for_first_attempt()
         peer = root.supervisor("ax:edge").upstream_client
         assert peer is not None
         (listening,) = [one for one in peer.pending.values() if "listen" in one.method]
         await edge.apply(msgspec.structs.replace(edge.config, timeout=50.0))
-        async with plant().connect(ax_url(edge)):
-            await until(root, lambda: lists(root, "edge.plant.vent"))
+        async with plant_subserver().connect(ax_url(edge)):
+            await wait_until(root, lambda: has_tool(root, "edge.plant.vent"))
         assert listening.is_open
 
 
 async def test_link_settings_change_live(tmp_path: Path) -> None:
-    async with Grove(tmp_path) as grove:
+    async with NodeTree(tmp_path) as grove:
         root = await grove.start("root")
-        async with plant().connect(ax_url(root)):
-            await until(root, lambda: lists(root, "plant.temperature"))
+        async with plant_subserver().connect(ax_url(root)):
+            await wait_until(root, lambda: has_tool(root, "plant.temperature"))
 
             def shown() -> Any:
                 return root.catalog.current.by_name["plant.temperature"].latency_class
@@ -102,14 +102,14 @@ async def test_link_settings_change_live(tmp_path: Path) -> None:
 
 def test_registrations_are_journaled(tmp_path: Path) -> None:
     async def run() -> None:
-        async with Grove(tmp_path) as grove:
+        async with NodeTree(tmp_path) as grove:
             root = await grove.start("root")
-            async with plant().connect(ax_url(root)):
-                await until(root, lambda: lists(root, "plant.temperature"))
+            async with plant_subserver().connect(ax_url(root)):
+                await wait_until(root, lambda: has_tool(root, "plant.temperature"))
                 with pytest.raises(InterlockError):
-                    async with plant().connect(ax_url(root)):
+                    async with plant_subserver().connect(ax_url(root)):
                         pass
-            await until(root, lambda: not lists(root, "plant.temperature"))
+            await wait_until(root, lambda: not has_tool(root, "plant.temperature"))
 
     uvloop.run(run())
     entries = [
@@ -123,13 +123,13 @@ def test_registrations_are_journaled(tmp_path: Path) -> None:
 
 
 async def test_removed_children_leave_no_state(tmp_path: Path) -> None:
-    async with Grove(tmp_path) as grove:
+    async with NodeTree(tmp_path) as grove:
         root = await grove.start("root")
         for number in range(5):
-            async with plant(f"plant{number}").connect(ax_url(root)):
+            async with plant_subserver(f"plant{number}").connect(ax_url(root)):
                 name = f"plant{number}.vent"
-                await until(root, lambda name=name: lists(root, name))
-            await until(root, lambda name=name: not lists(root, name))
+                await wait_until(root, lambda name=name: has_tool(root, name))
+            await wait_until(root, lambda name=name: not has_tool(root, name))
         assert not root.component(Tree)._limiters
         assert not root.component(Tree)._lost_keys
         assert not root.upstreams.supervisors
@@ -143,10 +143,10 @@ def test_unusable_store_does_not_prevent_registration(
     (tmp_path / "root" / "tree.db").mkdir()
 
     async def run() -> None:
-        async with Grove(tmp_path) as grove:
+        async with NodeTree(tmp_path) as grove:
             root = await grove.start("root")
-            async with plant().connect(ax_url(root)):
-                await until(root, lambda: lists(root, "plant.vent"))
+            async with plant_subserver().connect(ax_url(root)):
+                await wait_until(root, lambda: has_tool(root, "plant.vent"))
 
     uvloop.run(run())
     assert "a temporary id, which changes with a restart" in caplog.text

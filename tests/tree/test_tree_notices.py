@@ -17,8 +17,8 @@ from interlock.app.node import Node
 from interlock.tree.config import SubserversConfig
 from interlock.tree.status import TreeStatus
 from tests.support.timeouts import HANG_TIMEOUT
-from tests.tree.node_tree import Grove, ax_url, lists, until
-from tests.tree.test_tree import AX_CLIENT, plant, start_leaf
+from tests.tree.node_tree import NodeTree, ax_url, has_tool, wait_until
+from tests.tree.test_tree import AX_CLIENT, plant_subserver, start_leaf
 
 
 class AxClient:
@@ -72,12 +72,12 @@ async def ax_client(node: Node) -> AsyncIterator[AxClient]:
 
 @pytest.mark.spec("AX-13.1-1")
 async def test_lost_subserver_is_announced_once_to_client(tmp_path: Path) -> None:
-    async with Grove(tmp_path) as grove:
+    async with NodeTree(tmp_path) as grove:
         root = await grove.start("root")
         edge = await grove.start("edge", below=root)
         leaf = start_leaf(tmp_path, ax_url(edge), str(uuid4()))
         try:
-            await until(root, lambda: lists(root, "edge.leaf.who"))
+            await wait_until(root, lambda: has_tool(root, "edge.leaf.who"))
             async with ax_client(root) as client:
                 leaf.send_signal(signal.SIGKILL)
                 await client.until_said("notifications/mcpax/subserver_lost")
@@ -95,19 +95,21 @@ async def test_lost_subserver_is_announced_once_to_client(tmp_path: Path) -> Non
 async def test_deregistered_grandchild_is_announced_to_client(tmp_path: Path) -> None:
     """Each node tells the one above it; no heartbeat is due that could have told it instead."""
 
-    async with Grove(tmp_path) as grove:
+    async with NodeTree(tmp_path) as grove:
         root = await grove.start("root")
         edge = await grove.start("edge", below=root, heartbeat=3600.0)
         async with AsyncExitStack() as leaf:
-            await leaf.enter_async_context(plant().connect(ax_url(edge), heartbeat=3600.0))
-            await until(root, lambda: lists(root, "edge.plant.vent"))
+            await leaf.enter_async_context(
+                plant_subserver().connect(ax_url(edge), heartbeat=3600.0)
+            )
+            await wait_until(root, lambda: has_tool(root, "edge.plant.vent"))
             async with ax_client(root) as client:
                 listed = await client.ask("tools/list", {})
                 assert "edge.plant.vent" in [one["name"] for one in listed["tools"]]
                 client.heard.clear()
                 await leaf.aclose()
                 await client.until_said("notifications/tools/list_changed")
-                await until(root, lambda: not lists(root, "edge.plant.vent"))
+                await wait_until(root, lambda: not has_tool(root, "edge.plant.vent"))
                 listed = await client.ask("tools/list", {})
     assert not [one for one in listed["tools"] if "plant" in one["name"]]
 
@@ -121,13 +123,13 @@ def test_default_rate_is_100_per_second() -> None:
 async def test_flood_is_limited_counted_and_reported(tmp_path: Path) -> None:
     most = 600
 
-    async with Grove(tmp_path) as grove:
+    async with NodeTree(tmp_path) as grove:
         settings = SubserversConfig(notifications_per_second=100, notifications_kept=50)
         root = await grove.start("root")
         edge = await grove.start("edge", below=root, subservers=settings)
-        leaf = plant()
+        leaf = plant_subserver()
         async with leaf.connect(ax_url(edge)):
-            await until(root, lambda: lists(root, "edge.plant.vent"))
+            await wait_until(root, lambda: has_tool(root, "edge.plant.vent"))
             async with ax_client(root) as client:
                 for number in range(most):
                     params = {"level": "warning", "data": number}
@@ -156,12 +158,14 @@ async def test_flood_is_limited_counted_and_reported(tmp_path: Path) -> None:
 
 @pytest.mark.spec("AX-5.1-4")
 async def test_reads_all_pages_of_list(tmp_path: Path) -> None:
-    async with Grove(tmp_path) as grove:
+    async with NodeTree(tmp_path) as grove:
         root = await grove.start("root")
         edge = await grove.start("edge", below=root, page_size=1)
-        async with plant().connect(ax_url(edge)):
+        async with plant_subserver().connect(ax_url(edge)):
             tools = ("hang", "temperature", "vent")
-            await until(root, lambda: all(lists(root, f"edge.plant.{one}") for one in tools))
+            await wait_until(
+                root, lambda: all(has_tool(root, f"edge.plant.{one}") for one in tools)
+            )
             async with ax_client(root) as client:
                 listed = await client.ask("tools/list", {})
         names = [one["name"] for one in listed["tools"] if "edge.plant" in one["name"]]

@@ -12,7 +12,7 @@ import pytest
 from interlock.tree.socket import TreeSocket, tree_socket_path
 
 
-async def told_at(path: Path) -> bytes:
+async def read_tree(path: Path) -> bytes:
     reader, writer = await asyncio.open_unix_connection(str(path))
     body = await reader.read()
     writer.close()
@@ -30,7 +30,7 @@ async def test_every_connection_receives_tree(tmp_path: Path) -> None:
     socket = TreeSocket(tree)
     await socket.open(path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert await asyncio.gather(*(told_at(path) for _ in range(5))) == [b'{"name":"root"}'] * 5
+    assert await asyncio.gather(*(read_tree(path) for _ in range(5))) == [b'{"name":"root"}'] * 5
     socket.close()
     assert not path.exists()
 
@@ -44,8 +44,8 @@ def test_failure_affects_only_its_response(
     async def run() -> None:
         socket = TreeSocket(tree)
         await socket.open(tmp_path / "tree.sock")
-        assert await told_at(tmp_path / "tree.sock") == b""
-        assert await told_at(tmp_path / "tree.sock") == b""
+        assert await read_tree(tmp_path / "tree.sock") == b""
+        assert await read_tree(tmp_path / "tree.sock") == b""
         socket.close()
 
     asyncio.run(run())
@@ -64,7 +64,7 @@ async def test_close_ends_pending_responses(tmp_path: Path) -> None:
 
     socket = TreeSocket(tree)
     await socket.open(tmp_path / "tree.sock")
-    waiting = asyncio.ensure_future(told_at(tmp_path / "tree.sock"))
+    waiting = asyncio.ensure_future(read_tree(tmp_path / "tree.sock"))
     await asked.wait()
     socket.close()
     await ended.wait()

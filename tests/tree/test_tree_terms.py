@@ -22,8 +22,8 @@ from interlock.tree.component import Tree
 from interlock.tree.registrar import Registrar
 from interlock.tree.subserver import Subserver
 from tests.support.timeouts import HANG_TIMEOUT
-from tests.tree.node_tree import Grove, ax_url, lists, mcp_url, until
-from tests.tree.test_tree import plant
+from tests.tree.node_tree import NodeTree, ax_url, has_tool, mcp_url, wait_until
+from tests.tree.test_tree import plant_subserver
 
 ROOT = Path(__file__).parents[2]
 COMPLETE = ROOT / "tests" / "behaviour" / "servers" / "complete.py"
@@ -78,12 +78,12 @@ def test_transport_classes() -> None:
 async def test_name_and_route_contain_every_segment(
     tmp_path: Path,
 ) -> None:
-    async with Grove(tmp_path) as grove:
+    async with NodeTree(tmp_path) as grove:
         root = await grove.start("root", root_segment="infra")
         edge = await grove.start("edge", below=root)
-        async with plant("stm32h7").connect(ax_url(edge)):
+        async with plant_subserver("stm32h7").connect(ax_url(edge)):
             name = "infra.edge.stm32h7.temperature"
-            await until(root, lambda: lists(root, name))
+            await wait_until(root, lambda: has_tool(root, name))
             way = root.catalog.current.by_name[name].route_members
     said = json.loads(b"{" + way[1:] + b"}")
     assert said == {
@@ -92,9 +92,7 @@ async def test_name_and_route_contain_every_segment(
 
 
 @pytest.mark.spec("AX-1-2", "AX-1-4", "AX-1.3-1", "AX-5.3-6")
-def test_channel_messages_are_json_rpc(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_channel_messages_are_json_rpc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[dict[str, Any]] = []
     send = WebSocketChannel.send
 
@@ -103,18 +101,18 @@ def test_channel_messages_are_json_rpc(
         send(channel, payload)
 
     async def run() -> None:
-        async with Grove(tmp_path) as grove:
+        async with NodeTree(tmp_path) as grove:
             root = await grove.start("root")
             edge = await grove.start("edge", below=root, heartbeat=3600.0)
-            async with plant().connect(ax_url(edge), heartbeat=3600.0):
-                await until(root, lambda: lists(root, "edge.plant.temperature"))
+            async with plant_subserver().connect(ax_url(edge), heartbeat=3600.0):
+                await wait_until(root, lambda: has_tool(root, "edge.plant.temperature"))
                 # Once everybody is registered, calls need nothing of the tree's ids.
                 with monkeypatch.context() as registered:
-                    registered.setattr(Registrar, "subtree_ids", _not_now)
+                    registered.setattr(Registrar, "subtree_ids", _fail_if_called)
                     async with Client(mcp_url(root)) as client:
                         await client.call_tool("edge.plant.temperature", {"sensor": "x"})
                 # Whoever beats that often may be lost on a busy machine: no call goes to this one.
-                async with plant("hasty").connect(ax_url(edge), heartbeat=0.1):
+                async with plant_subserver("hasty").connect(ax_url(edge), heartbeat=0.1):
                     async with asyncio.timeout(HANG_TIMEOUT):
                         while not any(one.get("method") == ax.HEARTBEAT for one in said):  # noqa: ASYNC110
                             await asyncio.sleep(0.01)
@@ -128,19 +126,19 @@ def test_channel_messages_are_json_rpc(
     assert any("session_id" in one.get("result", {}) for one in said)
 
 
-def _not_now(_: Registrar) -> Any:
+def _fail_if_called(_: Registrar) -> Any:
     raise AssertionError("calls do not look at the tree")
 
 
 @pytest.mark.spec("AX-6.1-12")
 async def test_resources_and_prompts_reach_root(tmp_path: Path) -> None:
-    async with Grove(tmp_path) as grove:
+    async with NodeTree(tmp_path) as grove:
         server = ServerConfig(command=sys.executable, args=[str(COMPLETE), "stdio", "both"])
         root = await grove.start("root")
         edge = await grove.start("edge", below=root, servers={"complete": server})
-        await until(edge, lambda: edge.catalog.current.uris.resources)
+        await wait_until(edge, lambda: edge.catalog.current.uris.resources)
         own = {one.uri for one in edge.catalog.current.uris.resources}
-        await until(root, lambda: root.catalog.current.uris.resources)
+        await wait_until(root, lambda: root.catalog.current.uris.resources)
         async with Client(mcp_url(root)) as client:
             listed = (await client.list_resources()).resources
             # It was not there when the node registered, and is offered all the same.

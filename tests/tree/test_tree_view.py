@@ -27,7 +27,7 @@ from interlock.tree.overview import (
 ID = "550e8400-e29b-41d4-a716-446655440000"
 
 
-def upstream(key: str, segment: str = "", **facts: Any) -> UpstreamStatus:
+def upstream_status(key: str, segment: str = "", **facts: Any) -> UpstreamStatus:
     given: dict[str, Any] = {
         "state": "ready", "since": 5.0, "problem": None, "tools": 2, "prompts": 0, "resources": 0,
         "set_aside": [], "revision": "2026-07-28", "restarts": 0, "lists": 1, "calls": 10,
@@ -47,14 +47,14 @@ class Registered(msgspec.Struct):
     peer: str = "192.0.2.7"
 
 
-class Told:
+class ScriptedChildNode:
     """A node below that answers with these bytes, or fails, or never does."""
 
     def __init__(self, answer: bytes | InterlockError | None) -> None:
         self.answer = answer
         self.asked: list[tuple[str, Any]] = []
 
-    async def _answer(self) -> Told:
+    async def _answer(self) -> ScriptedChildNode:
         if self.answer is None:
             await asyncio.Event().wait()
         if isinstance(self.answer, InterlockError):
@@ -71,20 +71,20 @@ class Told:
         return self._answer()
 
 
-def node(*names: str, **facts: Any) -> TreeNode:
+def node_with_children(*names: str, **facts: Any) -> TreeNode:
     """A node with one aggregator for each name below."""
     below = {f"ax:{name}": Registered(name) for name in names}
     return build_own_node(
         name="root",
         id=ID,
-        upstreams=[upstream(key, one.segment) for key, one in below.items()],
+        upstreams=[upstream_status(key, one.segment) for key, one in below.items()],
         servers={},
         subservers=below,
         **facts,
     )
 
 
-def told(**facts: Any) -> bytes:
+def tree_json(**facts: Any) -> bytes:
     return msgspec.json.encode({"name": "x", "role": "aggregator", **facts})
 
 
@@ -93,9 +93,9 @@ def test_own_part_shows_state_of_each_link() -> None:
         name="global",
         id=ID,
         upstreams=[
-            upstream("web", state="failed", problem="web: nobody answers", tools=0, calls=0),
-            upstream("files", "docs"),
-            upstream("ax:edge", "edge", busy_us=900),
+            upstream_status("web", state="failed", problem="web: nobody answers", tools=0, calls=0),
+            upstream_status("files", "docs"),
+            upstream_status("ax:edge", "edge", busy_us=900),
         ],
         servers={
             "web": ServerConfig(url="https://me:pw@example.com:8443/hidden/mcp?key=hidden"),
@@ -125,12 +125,12 @@ def test_node_with_device_transport_is_gateway() -> None:
         name="edge",
         id=ID,
         parent="ws://127.0.0.1:1/ax",
-        upstreams=[upstream("ax:m1", "m1")],
+        upstreams=[upstream_status("ax:m1", "m1")],
         servers={},
         subservers=devices,
     )
     assert part.role == "gateway"
-    assert node("a", parent="unix:/x").role == "aggregator"
+    assert node_with_children("a", parent="unix:/x").role == "aggregator"
 
 
 def test_started_node_shows_its_program() -> None:
@@ -138,7 +138,7 @@ def test_started_node_shows_its_program() -> None:
     part = build_own_node(
         name="root",
         id=ID,
-        upstreams=[upstream("us")],
+        upstreams=[upstream_status("us")],
         servers={"us": server},
         subservers={"us": Registered("us", peer="local")},
     )
@@ -148,10 +148,10 @@ def test_started_node_shows_its_program() -> None:
 @pytest.mark.spec("AX-1.1-3")
 def test_gathers_subtrees_of_children() -> None:
     below = {
-        "a": Told(told(role="gateway", under_way=2, children=[{"name": "leaf"}])),
-        "b": Told(told(children=[{"name": "c", "children": [{"name": "d"}]}])),
+        "a": ScriptedChildNode(tree_json(role="gateway", under_way=2, children=[{"name": "leaf"}])),
+        "b": ScriptedChildNode(tree_json(children=[{"name": "c", "children": [{"name": "d"}]}])),
     }
-    top = asyncio.run(gather_tree(node("a", "b"), below))
+    top = asyncio.run(gather_tree(node_with_children("a", "b"), below))
     a, b = top.children
     assert [one.name for one in top.walk()] == ["root", "a", "leaf", "b", "c", "d"]
     assert (a.role, a.under_way, b.role) == ("gateway", 2, "aggregator")
@@ -162,12 +162,14 @@ def test_gathers_subtrees_of_children() -> None:
 
 
 def test_child_cannot_change_parent_view() -> None:
-    lies = told(
+    lies = tree_json(
         name="other", role="root", state="failed", problem="poor me", id="me", link="magic",
         tools=999, calls=999, failed=999, busy_us=999, authority="dns:evil.example", verified=True,
     )  # fmt: skip
-    before = node("a").children[0]
-    after = asyncio.run(gather_tree(node("a"), {"a": Told(lies)})).children[0]
+    before = node_with_children("a").children[0]
+    after = asyncio.run(
+        gather_tree(node_with_children("a"), {"a": ScriptedChildNode(lies)})
+    ).children[0]
     assert after == before
 
 
@@ -183,17 +185,24 @@ def test_child_cannot_change_parent_view() -> None:
         (b"{}", "sent an invalid part of the tree"),
         (b"\xff", "sent an invalid part of the tree"),
         (b'{"name":"x","children":[{"name":1}]}', "sent an invalid part of the tree"),
-        (told(children=[{"name": "x", "state": "splendid"}]), "sent an invalid part of the tree"),
-        (told(children=[{"name": "x", "role": "king"}]), "sent an invalid part of the tree"),
-        (told(children=[{"name": "x" * 301}]), "sent an invalid part of the tree"),
-        (told(children=[{"name": "x", "calls": -1}]), "sent an invalid part of the tree"),
+        (
+            tree_json(children=[{"name": "x", "state": "splendid"}]),
+            "sent an invalid part of the tree",
+        ),
+        (tree_json(children=[{"name": "x", "role": "king"}]), "sent an invalid part of the tree"),
+        (tree_json(children=[{"name": "x" * 301}]), "sent an invalid part of the tree"),
+        (tree_json(children=[{"name": "x", "calls": -1}]), "sent an invalid part of the tree"),
         (b'{"name":"x","children":[' * 100_000, "sent an invalid part of the tree"),
     ],
 )
 def test_shows_child_without_valid_response(answer: Any, said: str) -> None:
-    good = Told(told(children=[{"name": "leaf"}]))
+    good = ScriptedChildNode(tree_json(children=[{"name": "leaf"}]))
     top = asyncio.run(
-        gather_tree(node("bad", "good"), {"bad": Told(answer), "good": good}, timeout=0.01)
+        gather_tree(
+            node_with_children("bad", "good"),
+            {"bad": ScriptedChildNode(answer), "good": good},
+            timeout=0.01,
+        )
     )
     bad, fine = top.children
     assert bad.problem is not None
@@ -203,32 +212,34 @@ def test_shows_child_without_valid_response(answer: Any, said: str) -> None:
 
 
 def test_missing_response_keeps_known_problem() -> None:
-    top = node("a")
+    top = node_with_children("a")
     top.children[0].problem = "it was lost"
-    asyncio.run(gather_tree(top, {"a": Told(b"[]")}))
+    asyncio.run(gather_tree(top, {"a": ScriptedChildNode(b"[]")}))
     assert top.children[0].problem == "it was lost"
 
 
 def test_limits_nodes_and_levels() -> None:
-    wide = told(children=[{"name": f"n{number}"} for number in range(12_000)])
-    top = asyncio.run(gather_tree(node("a", "b"), {"a": Told(wide)}))
+    wide = tree_json(children=[{"name": f"n{number}"} for number in range(12_000)])
+    top = asyncio.run(gather_tree(node_with_children("a", "b"), {"a": ScriptedChildNode(wide)}))
     assert len(list(top.walk())) == 10_000
     assert top.children[0].left_out == 12_000 - (10_000 - 3)
     deep: dict[str, Any] = {"name": "end"}
     for _ in range(100):
         deep = {"name": "further", "children": [deep]}
-    top = asyncio.run(gather_tree(node("a"), {"a": Told(msgspec.json.encode(deep))}))
+    top = asyncio.run(
+        gather_tree(node_with_children("a"), {"a": ScriptedChildNode(msgspec.json.encode(deep))})
+    )
     nodes = list(top.walk())
     assert len(nodes) == MAX_LEVELS
     assert nodes[-1].left_out == 1
 
 
 def test_limits_requested_levels() -> None:
-    below = Told(told(children=[{"name": "leaf"}]))
-    top = asyncio.run(gather_tree(node("a"), {"a": below}, levels=2))
+    below = ScriptedChildNode(tree_json(children=[{"name": "leaf"}]))
+    top = asyncio.run(gather_tree(node_with_children("a"), {"a": below}, levels=2))
     assert below.asked == []
     assert [one.name for one in top.walk()] == ["root", "a"]
-    assert asyncio.run(gather_tree(node("a"), {"a": below}, levels=1)).left_out == 1
+    assert asyncio.run(gather_tree(node_with_children("a"), {"a": below}, levels=1)).left_out == 1
 
 
 def test_truncation_keeps_nodes_within_limit() -> None:
@@ -255,5 +266,5 @@ def test_reads_tree_params(params: Any, within: float, levels: int) -> None:
 
 
 def test_tree_survives_serialization() -> None:
-    top = node("a", "b")
+    top = node_with_children("a", "b")
     assert read_tree(msgspec.json.encode(top)) == top

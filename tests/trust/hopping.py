@@ -15,8 +15,8 @@ from interlock.core.config import TokenConfig
 from interlock.core.config.feature_sections import make_config
 from interlock.tree.component import Tree
 from interlock.tree.config import ParentConfig
-from tests.tree.node_tree import Grove, ax_url
-from tests.tree.registrar_hub import Child
+from tests.tree.node_tree import NodeTree, ax_url
+from tests.tree.registrar_hub import ScriptedChild
 
 SECRETS = {
     "OWNER": "owner-own-secret-0123456789",
@@ -30,7 +30,7 @@ TOKENS = [
 ]
 
 
-class HopGrove(Grove):
+class HopGrove(NodeTree):
     """Nodes whose calls can be watched."""
 
     def __init__(self, folder: Path) -> None:
@@ -69,7 +69,7 @@ class _Registers:
         self.registrar = node.component(Tree).registrar
 
 
-class Leaf(Child):
+class Leaf(ScriptedChild):
     """A subserver that is nothing but a channel: it keeps what came, byte by byte."""
 
     def __init__(self, node: Node) -> None:

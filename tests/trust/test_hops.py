@@ -22,7 +22,7 @@ from interlock.trust.hop_tokens import HopTokens
 from interlock.trust.signing_keys import SigningKeys
 from interlock.trust.token_issuer import KEYS_PATH
 from tests.core.upstreams.servers.http_server import Request, ResponseWriter, Streamable
-from tests.tree.node_tree import lists, until
+from tests.tree.node_tree import has_tool, wait_until
 from tests.tree.registrar_hub import tool
 from tests.trust.hopping import SECRETS, TOKENS, HopGrove, Leaf, call, claims, header, post
 
@@ -57,7 +57,7 @@ async def start_row(grove: HopGrove, **registration: Any) -> tuple[Node, Node, L
     leaf = Leaf(edge)
     leaf.tools = LEAF_TOOLS
     leaf.registered(segment="leaf", **registration)
-    await until(root, lambda: lists(root, "edge.leaf.read"))
+    await wait_until(root, lambda: has_tool(root, "edge.leaf.read"))
     return root, edge, leaf
 
 
@@ -144,7 +144,7 @@ async def test_unpermitted_call_is_rejected_before_sending(tmp_path: Path) -> No
         other = Leaf(edge)
         other.tools = LEAF_TOOLS
         other.registered(2, "other")
-        await until(root, lambda: lists(root, "edge.other.add"))
+        await wait_until(root, lambda: has_tool(root, "edge.other.add"))
         response = await call(root, OWNER, "edge.other.add")
         assert response["code"] == -31031
         assert response["data"]["missing"] == ["write:edge.other.add"]
@@ -253,7 +253,7 @@ async def test_subserver_registered_for_reading_gets_no_writes(tmp_path: Path) -
         other = Leaf(edge)
         other.tools = LEAF_TOOLS
         other.registered(2, "other", auth_scope="write")
-        await until(root, lambda: lists(root, "edge.other.add"))
+        await wait_until(root, lambda: has_tool(root, "edge.other.add"))
         response = await call(root, DEPUTY, "edge.leaf.add")
         assert (response["code"], response["message"]) == (-31006, "scope_denied")
         assert response["data"]["auth_scope"] == "read"
@@ -300,7 +300,7 @@ async def test_server_receives_tokens_of_each_caller(tmp_path: Path, eras: str) 
             ]
             shop = ServerConfig(url=server.url(), segment="shop", minted_tokens=True)
             root = await grove.plant("root", tokens=tokens, servers={"shop": shop})
-            await until(root, lambda: lists(root, "shop.echo"))
+            await wait_until(root, lambda: has_tool(root, "shop.echo"))
             assert "content" in await call(root, OWNER, "shop.echo")
             assert "content" in await call(root, DEPUTY, "shop.cancelled")
             assert (await call(root, OWNER, "shop.cancelled"))["code"] == -31031

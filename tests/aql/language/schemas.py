@@ -118,7 +118,7 @@ DANGER_LEVEL: Final[dict[str, Any]] = {
         },
     ]
 }
-OF_CATEGORY: Final = {
+LEVEL_BY_CATEGORY: Final = {
     "READ": "safe",
     "CREATE": "reversible",
     "UPDATE": "reversible",
@@ -216,5 +216,5 @@ INTROSPECTION: Final[dict[str, Any]] = {
 }  # fmt: skip
 
 
-def fits(schema: dict[str, Any], value: Any) -> bool:
+def matches_schema(schema: dict[str, Any], value: Any) -> bool:
     return jsonschema_rs.is_valid(schema, value)

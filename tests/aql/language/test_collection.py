@@ -46,19 +46,21 @@ SCALARS = st.one_of(
 )
 
 
-def ids(page: CollectionPage) -> list[str]:
+def list_ids(page: CollectionPage) -> list[str]:
     return [one["id"] for one in page.items]
 
 
-def shaped(
+def query_items(
     spec: dict[str, Any], kind: CollectionSchema = FOREIGN, items: Any = ITEMS, **more: Any
 ) -> CollectionPage:
     return query_collection(items, spec, kind, CURSORS, **more)
 
 
-def refused(spec: dict[str, Any], kind: CollectionSchema = FOREIGN, items: Any = ITEMS) -> AqlError:
+def get_error(
+    spec: dict[str, Any], kind: CollectionSchema = FOREIGN, items: Any = ITEMS
+) -> AqlError:
     with pytest.raises(AqlError) as caught:
-        shaped(spec, kind, items)
+        query_items(spec, kind, items)
     assert errors.is_safe_message(caught.value.message)
     return caught.value
 
@@ -71,7 +73,7 @@ def test_compares_long_value_lists_by_hash() -> None:
 
     def lines(values: int) -> int:
         wanted = {"nin": [f"v{number}" for number in range(values)]}
-        return count_lines_run(lambda: shaped({"filter": {"size": wanted}}, items=items))
+        return count_lines_run(lambda: query_items({"filter": {"size": wanted}}, items=items))
 
     more = 2_000
     assert lines(more) - lines(1) < more * 20 < more * len(items)
@@ -82,7 +84,7 @@ def test_finds_numbers_of_equal_hash_without_scan(multiple: int) -> None:
     numbers = [multiple * number for number in range(1, 500)]
     assert len({hash(number) for number in numbers}) == 1
     items = [{"id": "a", "size": numbers[-1]}, {"id": "b", "size": numbers[-1] + 1}]
-    assert ids(shaped({"filter": {"size": {"in": numbers}}}, items=items)) == ["a"]
+    assert list_ids(query_items({"filter": {"size": {"in": numbers}}}, items=items)) == ["a"]
     assert len({hash(_scalar_key(number)) for number in numbers}) == len(numbers)
 
 
@@ -96,31 +98,33 @@ def test_in_matches_any_equal_value_and_nin_matches_none(value: Any, listed: lis
 
     items = [{"id": "a", "at": value}]
     expected = ["a"] if any(map(same, listed)) else []
-    assert ids(shaped({"filter": {"at": listed}}, items=items)) == expected
-    assert ids(shaped({"filter": {"at": {"in": listed}}}, items=items)) == expected
-    assert (ids(shaped({"filter": {"at": {"nin": listed}}}, items=items)) == []) is bool(expected)
+    assert list_ids(query_items({"filter": {"at": listed}}, items=items)) == expected
+    assert list_ids(query_items({"filter": {"at": {"in": listed}}}, items=items)) == expected
+    assert (list_ids(query_items({"filter": {"at": {"nin": listed}}}, items=items)) == []) is bool(
+        expected
+    )
 
 
 def test_rejects_filter_with_too_many_comparisons() -> None:
     items = [{"id": str(number), "tags": [1 + number]} for number in range(1_001)]
     arrays = [[-number] for number in range(MAX_COMPARISONS // 1_000)]
-    error = refused({"filter": {"tags": {"nin": arrays}}}, items=items)
+    error = get_error({"filter": {"tags": {"nin": arrays}}}, items=items)
     assert error.code == "VALIDATION_PAYLOAD_TOO_LARGE"
     assert error.data is not None
     assert error.data["limit_value"] == MAX_COMPARISONS < error.data["actual_value"]
-    assert shaped({"filter": {"tags": {"nin": arrays[:10]}}}, items=items).total == len(items)
+    assert query_items({"filter": {"tags": {"nin": arrays[:10]}}}, items=items).total == len(items)
 
 
 @pytest.mark.spec("AQ-CQ-4.1-1")
 def test_query_words_are_alternatives_and_quotes_make_phrase() -> None:
-    assert set(ids(shaped({"query": "alpha beta"}))) == {"a", "b", "c"}
-    assert ids(shaped({"query": "alpha beta"}))[0] == "a"
-    assert ids(shaped({"query": '"alpha beta"'})) == ["a"]
-    assert ids(shaped({"query": '"beta alpha"'})) == []
-    assert ids(shaped({"query": 'delta "GAMMA  Alpha"'})) == ["c", "d"]
-    assert set(ids(shaped({"query": "  "}))) == {"a", "b", "c", "d"}
-    assert ids(shaped({"query": 'x"'})) == ["a", "c"]
-    assert ids(shaped({"query": "x"}, NOTES)) == []
+    assert set(list_ids(query_items({"query": "alpha beta"}))) == {"a", "b", "c"}
+    assert list_ids(query_items({"query": "alpha beta"}))[0] == "a"
+    assert list_ids(query_items({"query": '"alpha beta"'})) == ["a"]
+    assert list_ids(query_items({"query": '"beta alpha"'})) == []
+    assert list_ids(query_items({"query": 'delta "GAMMA  Alpha"'})) == ["c", "d"]
+    assert set(list_ids(query_items({"query": "  "}))) == {"a", "b", "c", "d"}
+    assert list_ids(query_items({"query": 'x"'})) == ["a", "c"]
+    assert list_ids(query_items({"query": "x"}, NOTES)) == []
 
 
 @pytest.mark.parametrize(
@@ -146,13 +150,13 @@ def test_query_words_are_alternatives_and_quotes_make_phrase() -> None:
     ],
 )
 def test_filters_items(conditions: dict[str, Any], found: str) -> None:
-    assert ids(shaped({"filter": conditions})) == list(found)
+    assert list_ids(query_items({"filter": conditions})) == list(found)
 
 
 @pytest.mark.spec("AQ-CQ-2-1")
 def test_rejects_filter_on_unknown_field() -> None:
     for kind in (FOREIGN, NOTES):
-        error = refused({"filter": {"stat": "open"}}, kind)
+        error = get_error({"filter": {"stat": "open"}}, kind)
         assert error.code == "VALIDATION_UNKNOWN_FIELD"
         assert error.data is not None
         assert error.data["unknown_fields"] == ["stat"]
@@ -166,7 +170,7 @@ def test_rejects_filter_on_unknown_field() -> None:
      {"size": {"exists": "yes"}}, dict.fromkeys(map(str, range(51)), 1)],
 )  # fmt: skip
 def test_rejects_invalid_filters(conditions: Any) -> None:
-    assert refused({"filter": conditions}).code.startswith("VALIDATION_")
+    assert get_error({"filter": conditions}).code.startswith("VALIDATION_")
 
 
 @pytest.mark.parametrize(
@@ -180,7 +184,7 @@ def test_rejects_invalid_filters(conditions: Any) -> None:
     ],
 )
 def test_rejects_filter_of_incomparable_values(conditions: Any, param: str, expected: str) -> None:
-    error = refused({"filter": conditions})
+    error = get_error({"filter": conditions})
     assert error.code == "VALIDATION_INVALID_TYPE"
     assert error.data is not None
     assert (error.data["param_name"], error.data["expected_type"]) == (param, expected)
@@ -189,41 +193,48 @@ def test_rejects_filter_of_incomparable_values(conditions: Any, param: str, expe
 def test_compares_times_with_times() -> None:
     items = [{"id": "a", "at": "2026-02-04T10:30:00Z", "any": "x"}, {"id": "b", "at": None}]
     kind = CollectionSchema("things")
-    error = refused({"filter": {"at": {"gt": "yesterday"}}}, kind, items)
+    error = get_error({"filter": {"at": {"gt": "yesterday"}}}, kind, items)
     assert error.code == "VALIDATION_INVALID_TYPE"
-    assert ids(shaped({"filter": {"at": {"gt": "2026-02-04"}}}, kind, items)) == ["a"]
-    assert ids(shaped({"filter": {"any": {"gt": "w"}}}, kind, items)) == ["a"]
+    assert list_ids(query_items({"filter": {"at": {"gt": "2026-02-04"}}}, kind, items)) == ["a"]
+    assert list_ids(query_items({"filter": {"any": {"gt": "w"}}}, kind, items)) == ["a"]
 
 
 def test_treats_null_as_existing_value() -> None:
     items = [{"id": "a", "n": {"x": None}}, {"id": "b", "n": {}}, {"id": "c", "n": {"x": 1}}]
     kind = CollectionSchema("things")
-    assert ids(shaped({"filter": {"n.x": {"exists": False}}}, kind, items)) == ["b"]
-    assert ids(shaped({"filter": {"n.x": {"exists": True}}}, kind, items)) == ["a", "c"]
-    assert ids(shaped({"filter": {"n.x": {"exists": True, "ne": None}}}, kind, items)) == ["c"]
+    assert list_ids(query_items({"filter": {"n.x": {"exists": False}}}, kind, items)) == ["b"]
+    assert list_ids(query_items({"filter": {"n.x": {"exists": True}}}, kind, items)) == ["a", "c"]
+    assert list_ids(
+        query_items({"filter": {"n.x": {"exists": True, "ne": None}}}, kind, items)
+    ) == ["c"]
 
 
 @pytest.mark.parametrize("query", [7, [], {}, "x" * 1_001])
 def test_rejects_invalid_queries(query: Any) -> None:
-    assert refused({"query": query}).code.startswith("VALIDATION_")
+    assert get_error({"query": query}).code.startswith("VALIDATION_")
 
 
 # -- order
 
 
 def test_sorts_in_both_orders_with_missing_values_last() -> None:
-    assert ids(shaped({"sort": {"field": "size"}})) == ["b", "c", "a", "d"]
-    assert ids(shaped({"sort": {"field": "size", "order": "desc"}})) == ["a", "c", "b", "d"]
+    assert list_ids(query_items({"sort": {"field": "size"}})) == ["b", "c", "a", "d"]
+    assert list_ids(query_items({"sort": {"field": "size", "order": "desc"}})) == [
+        "a",
+        "c",
+        "b",
+        "d",
+    ]
     both = [{"field": "state"}, {"field": "size", "order": "desc"}]
-    assert ids(shaped({"sort": both})) == ["b", "a", "c", "d"]
-    assert ids(shaped({}, NOTES)) == ["a", "c", "b", "d"]
-    assert ids(shaped({})) == ["a", "b", "c", "d"]
+    assert list_ids(query_items({"sort": both})) == ["b", "a", "c", "d"]
+    assert list_ids(query_items({}, NOTES)) == ["a", "c", "b", "d"]
+    assert list_ids(query_items({})) == ["a", "b", "c", "d"]
 
 
 def test_sorts_values_of_mixed_types() -> None:
     anything: list[Any] = [None, "a", 2, True, [1], {}, 1.5, "A"]
     mixed = [{"id": n, "v": v} for n, v in enumerate(anything)]
-    page = shaped({"sort": {"field": "v"}}, items=mixed)
+    page = query_items({"sort": {"field": "v"}}, items=mixed)
     assert [one["v"] for one in page.items][:4] == [1.5, 2, "A", "a"]
     assert page.items[-1]["v"] is None
 
@@ -235,12 +246,12 @@ def test_sorts_values_of_mixed_types() -> None:
 )  # fmt: skip
 def test_rejects_invalid_sorts(sort: Any) -> None:
     for kind in (FOREIGN, NOTES):
-        assert refused({"sort": sort}, kind).code.startswith("VALIDATION_")
+        assert get_error({"sort": sort}, kind).code.startswith("VALIDATION_")
 
 
 def test_rejects_sort_and_filter_of_computed_field() -> None:
     for spec in ({"sort": {"field": "_computed.age"}}, {"filter": {"_computed.age": 1}}):
-        assert refused(spec, NOTES).code == "VALIDATION_UNKNOWN_FIELD"
+        assert get_error(spec, NOTES).code == "VALIDATION_UNKNOWN_FIELD"
 
 
 # -- pages
@@ -248,21 +259,21 @@ def test_rejects_sort_and_filter_of_computed_field() -> None:
 
 @pytest.mark.spec("AQ-PG-3.1-1", "AQ-OPS-4.4.3-1")
 def test_returns_first_middle_last_and_empty_page() -> None:
-    first = shaped({"first": 2}).data()
+    first = query_items({"first": 2}).data()
     info = first["pageInfo"]
     assert (info["hasNextPage"], info["hasPreviousPage"]) == (True, False)
     assert info["totalCount"] == 4
-    second = shaped({"first": 1, "after": info["startCursor"]}).info["pageInfo"]
+    second = query_items({"first": 1, "after": info["startCursor"]}).info["pageInfo"]
     assert (second["hasNextPage"], second["hasPreviousPage"]) == (True, True)
-    middle = shaped({"first": 1, "after": info["endCursor"]}).data()
+    middle = query_items({"first": 1, "after": info["endCursor"]}).data()
     assert [one["id"] for one in middle["items"]] == ["c"]
     assert middle["pageInfo"]["hasNextPage"] is True
     assert middle["pageInfo"]["hasPreviousPage"] is True
-    last = shaped({"first": 5, "after": middle["pageInfo"]["endCursor"]}).data()
+    last = query_items({"first": 5, "after": middle["pageInfo"]["endCursor"]}).data()
     assert [one["id"] for one in last["items"]] == ["d"]
     assert (last["pageInfo"]["hasNextPage"], last["pageInfo"]["hasPreviousPage"]) == (False, True)
     assert last["pageInfo"]["startCursor"] == last["pageInfo"]["endCursor"]
-    empty = shaped({"filter": {"state": "gone"}}).data()
+    empty = query_items({"filter": {"state": "gone"}}).data()
     assert empty == {
         "items": [],
         "pageInfo": {"hasNextPage": False, "hasPreviousPage": False, "totalCount": 0},
@@ -270,31 +281,31 @@ def test_returns_first_middle_last_and_empty_page() -> None:
 
 
 def test_pages_backwards() -> None:
-    last = shaped({"last": 2})
-    assert ids(last) == ["c", "d"]
+    last = query_items({"last": 2})
+    assert list_ids(last) == ["c", "d"]
     before = last.info["pageInfo"]["startCursor"]
-    assert ids(shaped({"last": 3, "before": before})) == ["a", "b"]
+    assert list_ids(query_items({"last": 3, "before": before})) == ["a", "b"]
 
 
 @pytest.mark.spec("AQ-OPS-4.4.3-1")
 def test_pages_by_offset_and_by_number() -> None:
-    assert shaped({"limit": 2, "offset": 1}).data()["pagination"] == {
+    assert query_items({"limit": 2, "offset": 1}).data()["pagination"] == {
         "limit": 2, "offset": 1, "returned": 2, "total_items": 4, "has_more": True,
     }  # fmt: skip
-    assert shaped({"page": 2, "page_size": 3}).data()["pagination"] == {
+    assert query_items({"page": 2, "page_size": 3}).data()["pagination"] == {
         "page": 2, "page_size": 3, "total_items": 4, "total_pages": 2, "has_more": False,
     }  # fmt: skip
-    assert ids(shaped({"offset": 99})) == []
-    assert ids(shaped({"page": 9})) == []
+    assert list_ids(query_items({"offset": 99})) == []
+    assert list_ids(query_items({"page": 9})) == []
 
 
 def test_returns_edges_on_request() -> None:
-    data = shaped({"first": 2, "edges": True}).data()
+    data = query_items({"first": 2, "edges": True}).data()
     assert "items" not in data
     assert [one["node"]["id"] for one in data["edges"]] == ["a", "b"]
     assert data["edges"][1]["cursor"] == data["pageInfo"]["endCursor"]
-    again = shaped({"first": 1, "after": data["edges"][0]["cursor"]})
-    assert ids(again) == ["b"]
+    again = query_items({"first": 1, "after": data["edges"][0]["cursor"]})
+    assert list_ids(again) == ["b"]
 
 
 @pytest.mark.spec("AQ-PG-2.3-1")
@@ -309,8 +320,10 @@ def test_returns_edges_on_request() -> None:
     ],
 )
 def test_rejects_invalid_parameter_combinations(spec: dict[str, Any]) -> None:
-    cursor = shaped({"first": 1}).info["pageInfo"]["endCursor"]
-    error = refused({name: cursor if value == "cursor" else value for name, value in spec.items()})
+    cursor = query_items({"first": 1}).info["pageInfo"]["endCursor"]
+    error = get_error(
+        {name: cursor if value == "cursor" else value for name, value in spec.items()}
+    )
     assert error.code == "VALIDATION_INVALID_TYPE"
     assert error.data is not None
     assert error.data["hint"]
@@ -321,7 +334,7 @@ def test_rejects_invalid_parameter_combinations(spec: dict[str, Any]) -> None:
     "spec", [{"first": 1, "offset": 0}, {"limit": 1, "page": 1}, {"last": 1, "page_size": 2}]
 )
 def test_rejects_mixed_pagination_styles(spec: dict[str, Any]) -> None:
-    error = refused(spec)
+    error = get_error(spec)
     assert error.code == "VALIDATION_INVALID_TYPE"
     assert error.data is not None
     assert "one pair" in error.data["hint"]
@@ -330,35 +343,37 @@ def test_rejects_mixed_pagination_styles(spec: dict[str, Any]) -> None:
 @pytest.mark.parametrize("size", [0, -1, "5", 1.5, True, []])
 @pytest.mark.parametrize("name", ["first", "last", "limit", "page", "page_size"])
 def test_rejects_invalid_page_sizes(name: str, size: Any) -> None:
-    assert refused({name: size}).code in ("VALIDATION_OUT_OF_RANGE", "VALIDATION_INVALID_TYPE")
+    assert get_error({name: size}).code in ("VALIDATION_OUT_OF_RANGE", "VALIDATION_INVALID_TYPE")
 
 
 @pytest.mark.spec("AQ-PG-5.2-1")
 def test_limits_page_length() -> None:
     many = [{"id": number} for number in range(2_000)]
-    assert len(shaped({}, items=many).items) == 20
-    clamped = shaped({"first": 5_000}, items=many)
+    assert len(query_items({}, items=many).items) == 20
+    clamped = query_items({"first": 5_000}, items=many)
     assert (len(clamped.items), clamped.clamped) == (100, 5_000)
-    assert len(shaped({"limit": 5_000}, items=many, maximum=1_500).items) == 1_000
-    assert shaped({"first": 100}, items=many).clamped == 0
+    assert len(query_items({"limit": 5_000}, items=many, maximum=1_500).items) == 1_000
+    assert query_items({"first": 100}, items=many).clamped == 0
 
 
 @pytest.mark.spec("AQ-PG-6.4-1")
 def test_rejects_cursor_of_other_collection_or_order() -> None:
-    cursor = shaped({"first": 1}).info["pageInfo"]["endCursor"]
+    cursor = query_items({"first": 1}).info["pageInfo"]["endCursor"]
     for spec, kind in (
         ({}, NOTES),
         ({"sort": {"field": "size"}}, FOREIGN),
         ({"filter": {"state": "open"}}, FOREIGN),
         ({"query": "alpha"}, FOREIGN),
     ):
-        error = refused({"first": 1, "after": cursor, **spec}, kind)
+        error = get_error({"first": 1, "after": cursor, **spec}, kind)
         assert error.code == "VALIDATION_INVALID_TYPE"
         assert error.data is not None
         assert error.data["param_name"] == "after"
 
 
-def walked(items: list[dict[str, Any]], spec: dict[str, Any], kind: CollectionSchema) -> list[Any]:
+def read_pages(
+    items: list[dict[str, Any]], spec: dict[str, Any], kind: CollectionSchema
+) -> list[Any]:
     seen: list[Any] = []
     after: dict[str, Any] = {}
     for _ in range(len(items) + 1):
@@ -389,7 +404,7 @@ def test_pages_return_every_item_once(
     if ordered and any("v" in row for row in rows):
         spec["sort"] = {"field": "v", "order": "desc" if descending else "asc"}
     whole = query_collection(rows, {**spec, "first": 100}, FOREIGN, CURSORS).items
-    assert walked(rows, spec, FOREIGN) == whole
+    assert read_pages(rows, spec, FOREIGN) == whole
     assert sorted(map(str, whole)) == sorted(map(str, rows))
 
 
@@ -406,13 +421,13 @@ def test_pages_never_repeat_items_after_changes(
     new = [{"id": f"new{number}", "v": number} for number in range(-3, 3)]
     gone = data.draw(st.sampled_from(rows))
     changed = [row for row in rows if row is not gone] + new
-    seen = page.items + walked_on(changed, size, after, kind)
+    seen = page.items + read_pages_after(changed, size, after, kind)
     names = [str(row["id"]) for row in seen]
     assert len(names) == len(set(names))
     assert {str(row["id"]) for row in rows if row is not gone} <= set(names)
 
 
-def walked_on(
+def read_pages_after(
     items: list[dict[str, Any]], size: int, after: str, kind: CollectionSchema
 ) -> list[Any]:
     seen: list[Any] = []
@@ -427,7 +442,7 @@ def walked_on(
 
 def test_pages_items_without_ids() -> None:
     bare = [{"v": number} for number in range(5)]
-    assert walked(bare, {"first": 2}, FOREIGN) == bare
+    assert read_pages(bare, {"first": 2}, FOREIGN) == bare
 
 
 # -- numbers
@@ -439,14 +454,14 @@ def test_aggregates_after_filter_without_items() -> None:
         "filter": {"state": "open"},
         "aggregate": {"by_state": {"group_by": "state", "count": True}, "all": {"count": True}},
     }
-    assert shaped(spec, NOTES).data() == {"aggregations": {"by_state": {"open": 3}, "all": 3}}
-    with_items = shaped({**spec, "include_items": True, "first": 1}, NOTES).data()
+    assert query_items(spec, NOTES).data() == {"aggregations": {"by_state": {"open": 3}, "all": 3}}
+    with_items = query_items({**spec, "include_items": True, "first": 1}, NOTES).data()
     assert with_items["aggregations"]["all"] == 3
     assert len(with_items["items"]) == 1
     assert with_items["pageInfo"]["totalCount"] == 3
 
 
 def test_selects_fields_of_items_only() -> None:
-    data = shaped({"first": 1}).data(lambda item: {"id": item["id"]})
+    data = query_items({"first": 1}).data(lambda item: {"id": item["id"]})
     assert data["items"] == [{"id": "a"}]
     assert "endCursor" in data["pageInfo"]

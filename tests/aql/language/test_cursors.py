@@ -17,10 +17,10 @@ from tests.protocol.json_values import scalars
 
 KEY = bytes(range(32))
 ORDER = b"order!"
-HERE = CursorPosition("notes", 3, "n3", ["2026-02-04T10:30:00Z", None], ORDER)
+POSITION = CursorPosition("notes", 3, "n3", ["2026-02-04T10:30:00Z", None], ORDER)
 
 
-def refused(text: object, cursors: CursorCodec | None = None) -> AqlError:
+def get_error(text: object, cursors: CursorCodec | None = None) -> AqlError:
     with pytest.raises(AqlError) as caught:
         (cursors or CursorCodec(KEY)).open(text, "notes", ORDER, "before")
     assert errors.is_safe_message(caught.value.message)
@@ -31,11 +31,11 @@ def refused(text: object, cursors: CursorCodec | None = None) -> AqlError:
 
 @pytest.mark.spec("AQ-PG-6.4-1")
 def test_opens_cursor_after_restart() -> None:
-    text = CursorCodec(KEY).seal(HERE)
+    text = CursorCodec(KEY).seal(POSITION)
     assert re.fullmatch(r"[A-Za-z0-9_-]+", text)
     assert len(text) < 100
-    assert CursorCodec(KEY).open(text, "notes", ORDER) == HERE
-    assert CursorCodec(KEY).seal(HERE) == text
+    assert CursorCodec(KEY).open(text, "notes", ORDER) == POSITION
+    assert CursorCodec(KEY).seal(POSITION) == text
 
 
 @pytest.mark.spec("AQ-PG-6.4-1")
@@ -47,7 +47,7 @@ def test_rejects_every_flipped_bit(id: str) -> None:
         for bit in range(8):
             changed = bytearray(text.encode())
             changed[index] ^= 1 << bit
-            refused(changed.decode("latin-1"))
+            get_error(changed.decode("latin-1"))
 
 
 @pytest.mark.spec("AQ-PG-6.4-1")
@@ -55,18 +55,18 @@ def test_rejects_every_flipped_bit(id: str) -> None:
     "text", ["", "x", "====", "é", "a b", "A" * 2_000, None, 7, [], "AAAAAAAAAAAAAAAA"]
 )
 def test_rejects_invalid_cursors(text: object) -> None:
-    assert refused(text).code == "VALIDATION_INVALID_TYPE"
+    assert get_error(text).code == "VALIDATION_INVALID_TYPE"
 
 
 def test_rejects_shortened_and_extended_cursors() -> None:
-    text = CursorCodec(KEY).seal(HERE)
+    text = CursorCodec(KEY).seal(POSITION)
     for changed in (text[:-1], text[1:], text + "A", text + "=", text + "\n", text + text):
-        refused(changed)
+        get_error(changed)
 
 
 @pytest.mark.spec("AQ-PG-6.4-1")
 def test_a_cursor_is_valid_for_its_collection_and_order_only() -> None:
-    text = CursorCodec(KEY).seal(HERE)
+    text = CursorCodec(KEY).seal(POSITION)
     for kind, order in (("issues", ORDER), ("notes", b"another")):
         with pytest.raises(AqlError) as caught:
             CursorCodec(KEY).open(text, kind, order)
@@ -74,16 +74,18 @@ def test_a_cursor_is_valid_for_its_collection_and_order_only() -> None:
 
 
 def test_rejects_cursor_of_another_key() -> None:
-    refused(CursorCodec(bytes(32)).seal(HERE))
+    get_error(CursorCodec(bytes(32)).seal(POSITION))
 
 
 @given(st.binary(max_size=60))
 def test_rejects_random_bytes(data: bytes) -> None:
-    refused(data.decode("latin-1"))
+    get_error(data.decode("latin-1"))
 
 
 @given(st.integers(0, 2**31), scalars, st.lists(scalars, max_size=3))
-def test_limits_cursor_length_for_any_values(ordinal: int, id: object, values: list[object]) -> None:
+def test_limits_cursor_length_for_any_values(
+    ordinal: int, id: object, values: list[object]
+) -> None:
     text = CursorCodec(KEY).seal(CursorPosition("notes", ordinal, id, values, ORDER))
     found = CursorCodec(KEY).open(text, "notes", ORDER)
     assert found.ordinal == ordinal

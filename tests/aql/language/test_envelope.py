@@ -21,7 +21,7 @@ from interlock.aql.language.envelope import (
 )
 from interlock.aql.language.errors import FAILURE_BY_CODE
 from interlock.protocol.mcp import Era
-from tests.aql.language.schemas import BATCH, OPERATION_RESULT, fits
+from tests.aql.language.schemas import BATCH, OPERATION_RESULT, matches_schema
 from tests.protocol.json_values import objects, text, values
 
 WARNING = {"code": "DEPRECATION_WARNING", "message": "m", "severity": "low"}
@@ -33,7 +33,7 @@ BAD = envelope.write_failure("NOT_FOUND_RESOURCE", "There is no note 'x'.", {"re
 @given(values, st.lists(st.just(WARNING), max_size=2), st.none() | objects)
 def test_success_has_data_and_no_error(data: Any, warnings: list[Any], meta: Any) -> None:
     made = json.loads(envelope.write_success(msgspec.json.encode(data), warnings, meta))
-    assert fits(OPERATION_RESULT, made)
+    assert matches_schema(OPERATION_RESULT, made)
     assert made["data"] == data
     assert "error" not in made
     assert ("warnings" in made) is bool(warnings)
@@ -45,7 +45,7 @@ def test_success_has_data_and_no_error(data: Any, warnings: list[Any], meta: Any
 @given(text.filter(bool), st.none() | objects)
 def test_failure_has_only_error(message: str, details: Any) -> None:
     made = json.loads(envelope.write_failure("INTERNAL_ERROR", message, details))
-    assert fits(OPERATION_RESULT, made)
+    assert matches_schema(OPERATION_RESULT, made)
     assert set(made) == {"success", "error"}
     assert made["error"].get("details", {}) == (details or {})
 
@@ -70,15 +70,15 @@ def test_schemas_reject_invalid_envelopes() -> None:
         {"success": False, "error": "text"},
         {"success": False, "error": {"code": "lower", "message": "m"}},
     ):
-        assert not fits(OPERATION_RESULT, wrong)
+        assert not matches_schema(OPERATION_RESULT, wrong)
 
 
 @pytest.mark.spec("AQ-OPS-7.2-1")
 def test_writes_completed_batch() -> None:
     items = [BatchItem(0, "a", GOOD), BatchItem(1, "b", BAD), BatchItem(2, "c", GOOD)]
     made = json.loads(envelope.write_batch(items, total=3))
-    assert fits(BATCH, made)
-    assert fits(OPERATION_RESULT, made)
+    assert matches_schema(BATCH, made)
+    assert matches_schema(OPERATION_RESULT, made)
     assert made["success"] is True
     assert made["data"] is None
     assert made["summary"] == {"total": 3, "succeeded": 2, "failed": 1}
@@ -96,7 +96,7 @@ def test_writes_batch_with_pending_approval() -> None:
             [BatchItem(0, "a", GOOD)], total=3, halt=BatchHalt(waits, pending), meta={"a": 1}
         )
     )
-    assert fits(BATCH, made)
+    assert matches_schema(BATCH, made)
     assert made["halted_at"]["index"] == 1
     assert made["pending_operations"] == [{"operation": "notify", "params": {"x": 1}}]
     assert made["summary"] == {
@@ -108,7 +108,7 @@ def test_writes_batch_that_continues_after_pending_item() -> None:
     waits = envelope.write_failure("CONFIRMATION_REQUIRED", "m")
     items = [BatchItem(0, "a", waits, "pending_confirmation"), BatchItem(1, "b", GOOD)]
     made = json.loads(envelope.write_batch(items, total=2, warnings=[WARNING]))
-    assert fits(BATCH, made)
+    assert matches_schema(BATCH, made)
     assert made["summary"] == {
         "total": 2, "succeeded": 1, "failed": 0, "pending_confirmation": 1,
     }  # fmt: skip
@@ -142,7 +142,9 @@ def test_only_internal_error_is_mcp_error() -> None:
 
 
 @given(values, st.booleans(), st.booleans(), st.sampled_from(Era))
-def test_writes_response_as_mcp_tool_result(data: Any, is_error: bool, known: bool, era: Era) -> None:
+def test_writes_response_as_mcp_tool_result(
+    data: Any, is_error: bool, known: bool, era: Era
+) -> None:
     answer = envelope.write_success(msgspec.json.encode(data))
     block = b'{"type":"image","data":"aGk=","mimeType":"image/png"}'
     made = json.loads(

@@ -28,9 +28,9 @@ from tests.protocol.json_values import text
 READ = EndpointFamily("read", "mcp_aql_read", frozenset({Category.READ}))
 PREFIXES = ("VALIDATION_", "NOT_FOUND_", "PERMISSION_", "CONFLICT_", "RATE_LIMIT_", "TOKEN_",
             "INTERNAL_")  # fmt: skip
-ALONE = {"BATCH_VALIDATION_ERROR", "INVALID_QUERY_TYPE", "CONFIRMATION_REQUIRED"}
+CODES_WITHOUT_PREFIX = {"BATCH_VALIDATION_ERROR", "INVALID_QUERY_TYPE", "CONFIRMATION_REQUIRED"}
 
-EVERY = [
+ERRORS = [
     aql_errors.missing_parameter("owner", "list_repos", "string", "Who owns it"),
     aql_errors.unknown_parameters("list_repos", ["ownr", "x"], ["owner", "page"], "owner"),
     aql_errors.unknown_field("input", ["titel"], ["title"], "title"),
@@ -54,7 +54,9 @@ def test_every_code_has_category_of_draft() -> None:
     for code in (*FAILURE_BY_CODE, aql_errors.BATCH_PARTIAL_FAILURE):
         assert re.fullmatch("[A-Z][A-Z0-9_]*", code)
     assert [
-        one for one in FAILURE_BY_CODE if not one.startswith(PREFIXES) and one not in ALONE
+        one
+        for one in FAILURE_BY_CODE
+        if not one.startswith(PREFIXES) and one not in CODES_WITHOUT_PREFIX
     ] == []
     base = {
         "VALIDATION_MISSING_PARAM", "VALIDATION_INVALID_TYPE", "VALIDATION_UNKNOWN_PARAM",
@@ -69,7 +71,7 @@ def test_every_code_has_category_of_draft() -> None:
     assert aql_errors.BATCH_PARTIAL_FAILURE not in FAILURE_BY_CODE
 
 
-@pytest.mark.parametrize("error", EVERY, ids=lambda error: error.code)
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: error.code)
 def test_every_message_is_safe_and_ends_with_punctuation(error: AqlError) -> None:
     assert is_safe_message(error.message)
     assert error.message[-1] in ".?"
@@ -77,7 +79,7 @@ def test_every_message_is_safe_and_ends_with_punctuation(error: AqlError) -> Non
 
 
 @pytest.mark.spec("AQ-ERR-4.2-1")
-@pytest.mark.parametrize("error", EVERY, ids=lambda error: error.code)
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: error.code)
 def test_details_contain_message_values(error: AqlError) -> None:
     assert error.data is not None
     names = [name for _, name, _, _ in Formatter().parse(TEMPLATES[error.code]) if name]
@@ -92,7 +94,7 @@ def test_details_contain_message_values(error: AqlError) -> None:
 
 @pytest.mark.spec("AQ-ERR-4.2-1")
 def test_names_are_quoted() -> None:
-    for error, name in zip(EVERY[:3], ("owner", "ownr", "titel"), strict=True):
+    for error, name in zip(ERRORS[:3], ("owner", "ownr", "titel"), strict=True):
         assert f"'{name}'" in error.message
 
 
@@ -100,22 +102,22 @@ def test_names_are_quoted() -> None:
 @pytest.mark.parametrize(
     ("error", "code", "keys"),
     [
-        (EVERY[0], "VALIDATION_MISSING_PARAM", {"param_name", "operation", "expected_type"}),
+        (ERRORS[0], "VALIDATION_MISSING_PARAM", {"param_name", "operation", "expected_type"}),
         (
-            EVERY[1],
+            ERRORS[1],
             "VALIDATION_UNKNOWN_PARAM",
             {"operation", "unknown_params", "valid_params", "did_you_mean"},
         ),
         (
-            EVERY[2],
+            ERRORS[2],
             "VALIDATION_UNKNOWN_FIELD",
             {"param_name", "unknown_fields", "valid_fields", "did_you_mean"},
         ),
-        (EVERY[3], "VALIDATION_INVALID_TYPE", {"param_name", "expected_type", "actual_type"}),
-        (EVERY[10], "VALIDATION_INVALID_ENCODING", {"location", "byte_offset"}),
-        (EVERY[11], "VALIDATION_INVALID_ENCODING", {"location"}),
+        (ERRORS[3], "VALIDATION_INVALID_TYPE", {"param_name", "expected_type", "actual_type"}),
+        (ERRORS[10], "VALIDATION_INVALID_ENCODING", {"location", "byte_offset"}),
+        (ERRORS[11], "VALIDATION_INVALID_ENCODING", {"location"}),
         (
-            EVERY[9],
+            ERRORS[9],
             "VALIDATION_PAYLOAD_TOO_LARGE",
             {"limit_type", "limit_value", "actual_value", "unit"},
         ),
@@ -183,11 +185,11 @@ def test_name_with_spaces_differs_from_name_with_underscores(name: str) -> None:
 def test_every_node_failure_has_code() -> None:
     for row in errors.all_failures():
         code = code_of(InterlockError(row, "m"))
-        assert code.startswith(PREFIXES) or code in ALONE
+        assert code.startswith(PREFIXES) or code in CODES_WITHOUT_PREFIX
     assert code_of(AqlError("TOKEN_EXPIRED", "m")) == "TOKEN_EXPIRED"
 
 
-def sentences(path: Path) -> Iterator[tuple[int, str]]:
+def find_messages(path: Path) -> Iterator[tuple[int, str]]:
     """Every text that a failure or a warning of AQL is made with, and its line."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if not isinstance(node, ast.Call):
@@ -202,7 +204,7 @@ def sentences(path: Path) -> Iterator[tuple[int, str]]:
 def test_no_message_source_looks_like_stack_trace() -> None:
     source = Path(aql_errors.__file__).parents[2]
     files = sorted((source / "aql").rglob("*.py"))
-    found = [(path, line, text) for path in files for line, text in sentences(path)]
+    found = [(path, line, text) for path in files for line, text in find_messages(path)]
     assert len(found) > 100
     unlawful = [
         f"{path.name}:{line}: {text}" for path, line, text in found if not is_safe_message(text)

@@ -27,7 +27,7 @@ ISSUE = {
 }
 
 
-def refused(*arguments: Any, **more: Any) -> AqlError:
+def get_error(*arguments: Any, **more: Any) -> AqlError:
     with pytest.raises(AqlError) as caught:
         parse_selection(*arguments, **more)
     assert errors.is_safe_message(caught.value.message)
@@ -106,7 +106,7 @@ def test_selects_presets_of_builtin_resource() -> None:
     assert select_fields(note, ["body"], "minimal", presets=presets) == {
         "id": "n", "title": "t", "body": "b",
     }  # fmt: skip
-    error = refused("tiny", presets=presets)
+    error = get_error("tiny", presets=presets)
     assert error.code == "VALIDATION_INVALID_ENUM"
     assert error.data is not None
     assert error.data["allowed"] == ["minimal", "standard", "full", "tags_only"]
@@ -114,7 +114,7 @@ def test_selects_presets_of_builtin_resource() -> None:
 
 @pytest.mark.spec("AQ-FS-4.3-1")
 def test_checks_fields_of_typed_resource() -> None:
-    error = refused(["titel"], known_fields={"id", "title"})
+    error = get_error(["titel"], known_fields={"id", "title"})
     assert error.code == "VALIDATION_UNKNOWN_FIELD"
     assert error.data == {
         "param_name": "fields",
@@ -132,7 +132,7 @@ def test_selects_computed_fields_by_name() -> None:
     assert chosen.computed == {"age_seconds"}
     item = {"id": 1, "name": "n", "_computed": {"age_seconds": 3, "other": 4}}
     assert apply(item, chosen) == {"id": 1, "_computed": {"age_seconds": 3}}
-    assert refused(["_computed.x"], known_fields=known, computed={"age_seconds"}).data is not None
+    assert get_error(["_computed.x"], known_fields=known, computed={"age_seconds"}).data is not None
 
 
 @pytest.mark.parametrize(
@@ -140,12 +140,12 @@ def test_selects_computed_fields_by_name() -> None:
     [7, True, {}, [1], [["a"]], [""], ["."], ["a..b"], [".a"], ["a."], ["x" * 301], ["a"] * 201],
 )
 def test_rejects_invalid_fields(wrong: Any) -> None:
-    assert refused(wrong).code.startswith("VALIDATION_")
+    assert get_error(wrong).code.startswith("VALIDATION_")
 
 
 @pytest.mark.parametrize("wrong", [7, [], "tiny", "", None.__class__])
 def test_rejects_unknown_presets(wrong: Any) -> None:
-    assert refused(None, wrong).code.startswith("VALIDATION_")
+    assert get_error(None, wrong).code.startswith("VALIDATION_")
 
 
 @pytest.mark.spec("AQ-FS-1.3-1")

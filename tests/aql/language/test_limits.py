@@ -31,7 +31,7 @@ def as_json(value: Any) -> bytes:
     return json.dumps(value).encode()
 
 
-def configured(name: str, value: int) -> AqlLimits:
+def load_limits(name: str, value: int) -> AqlLimits:
     return parse_config(json.dumps({"aql": {"limits": {name: value}}})).section(AqlConfig).limits
 
 
@@ -39,7 +39,7 @@ def nested(levels: int) -> bytes:
     return b"[" * levels + b"]" * levels
 
 
-def refused(raw: bytes, held: AqlLimits = DEFAULTS) -> dict[str, Any]:
+def get_error_data(raw: bytes, held: AqlLimits = DEFAULTS) -> dict[str, Any]:
     with pytest.raises(AqlError) as caught:
         check_request(raw, held)
     assert caught.value.code == "VALIDATION_PAYLOAD_TOO_LARGE"
@@ -60,18 +60,20 @@ def test_counts_depth_from_root(raw: bytes, depth: int) -> None:
     assert depth_of(raw) == depth
 
 
-def measured(value: Any) -> int:
+def measure_depth(value: Any) -> int:
     if isinstance(value, dict):
-        return 1 + max(map(measured, value.values()), default=0)
+        return 1 + max(map(measure_depth, value.values()), default=0)
     if isinstance(value, list):
-        return 1 + max(map(measured, value), default=0)
+        return 1 + max(map(measure_depth, value), default=0)
     return 0
 
 
 @given(values)
 def test_depth_equals_depth_of_value(value: Any) -> None:
-    assert depth_of(as_json(value)) == measured(value)
-    assert depth_of(json.dumps(value, ensure_ascii=False, indent=1).encode()) == measured(value)
+    assert depth_of(as_json(value)) == measure_depth(value)
+    assert depth_of(json.dumps(value, ensure_ascii=False, indent=1).encode()) == measure_depth(
+        value
+    )
 
 
 @pytest.mark.spec("AQ-4.7.5-1", "AQ-4.7.5-3", "AQ-ERR-4.7-1")
@@ -130,7 +132,7 @@ def test_accepts_each_limit_and_rejects_one_more(
     at: bytes, over: bytes, held: AqlLimits, expected: dict[str, Any]
 ) -> None:
     check_request(at, held)
-    assert refused(over, held) == expected
+    assert get_error_data(over, held) == expected
 
 
 @pytest.mark.spec("AQ-4.7.5-1", "AQ-ERR-4.7-1")
@@ -161,20 +163,20 @@ def test_rejects_large_response() -> None:
 )
 def test_rejects_limits_out_of_range(name: str, least: int, most: int) -> None:
     for value in (least, most):
-        assert getattr(configured(name, value), name) == value
+        assert getattr(load_limits(name, value), name) == value
     for value in (least - 1, most + 1):
         with pytest.raises(InterlockError, match=name):
-            configured(name, value)
+            load_limits(name, value)
 
 
 def test_counts_bytes_not_characters() -> None:
     check_request(json.dumps("é" * (MEBIBYTE // 2), ensure_ascii=False).encode(), LARGE)
     over = json.dumps(["é" * (MEBIBYTE // 2) + "a"], ensure_ascii=False).encode()
-    assert refused(over, LARGE)["limit_type"] == "string_length"
+    assert get_error_data(over, LARGE)["limit_type"] == "string_length"
 
 
 def test_names_large_array_inside_request() -> None:
-    details = refused(as_json({"params": {"rows": [{"cells": [1] * 10_001}]}}))
+    details = get_error_data(as_json({"params": {"rows": [{"cells": [1] * 10_001}]}}))
     assert details["limit_type"] == "array_elements"
     assert details["param_name"] == "params.rows.0.cells"
 
@@ -190,7 +192,7 @@ def test_allows_many_commas_outside_of_one_array() -> None:
     ids=["arrays", "objects"],
 )
 def test_rejects_very_deep_nesting(raw: bytes) -> None:
-    details = refused(raw)
+    details = get_error_data(raw)
     assert details["limit_type"] == "nesting_depth"
     assert details["actual_value"] > 32
 

@@ -41,9 +41,9 @@ def test_null_removes_only_its_field() -> None:
     assert read_modify_write.merge({"a": 1}, {"a": {"b": None, "c": 1}}) == {"a": {"c": 1}}
 
 
-def nulls(value: Any) -> bool:
+def has_nulls(value: Any) -> bool:
     if isinstance(value, dict):
-        return any(one is None or nulls(one) for one in value.values())
+        return any(one is None or has_nulls(one) for one in value.values())
     return False
 
 
@@ -68,8 +68,8 @@ def test_merge_applies_change_and_keeps_other_fields(
 @given(objects)
 def test_merge_into_empty_object_is_change_without_nulls(change: dict[str, Any]) -> None:
     merged = read_modify_write.merge({}, change)
-    assert not nulls(merged)
-    if not nulls(change):
+    assert not has_nulls(merged)
+    if not has_nulls(change):
         assert merged == change
 
 
@@ -173,5 +173,7 @@ def test_format_check_ignores_non_text(value: Any) -> None:
         ("failed", 1, 2, None), ("cancelled", 0, 0, None), ("", 0, 0, None),
     ],
 )  # fmt: skip
-def test_computes_progress_percent(status: str, done: float, total: float, found: float | None) -> None:
+def test_computes_progress_percent(
+    status: str, done: float, total: float, found: float | None
+) -> None:
     assert percent(status, done, total) == found

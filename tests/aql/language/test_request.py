@@ -21,7 +21,7 @@ from interlock.aql.language.request import (
     read_item,
     read_request,
 )
-from tests.aql.language.schemas import OPERATION_INPUT, fits
+from tests.aql.language.schemas import OPERATION_INPUT, matches_schema
 from tests.protocol.json_values import objects, values
 
 LIMITS = AqlLimits()
@@ -35,17 +35,17 @@ def as_json(value: Any) -> bytes:
     return json.dumps(value).encode()
 
 
-def single(value: Any) -> SingleRequest:
+def read_single(value: Any) -> SingleRequest:
     found = read_request(as_json(value), LIMITS)
     assert isinstance(found, SingleRequest)
     return found
 
 
-def plain(members: dict[str, Raw]) -> dict[str, Any]:
+def decode_members(members: dict[str, Raw]) -> dict[str, Any]:
     return {name: json.loads(bytes(raw)) for name, raw in members.items()}
 
 
-def refused(value: Any, *, raw: bytes | None = None) -> AqlError:
+def get_error(value: Any, *, raw: bytes | None = None) -> AqlError:
     with pytest.raises(AqlError) as caught:
         read_request(as_json(value) if raw is None else raw, LIMITS)
     assert errors.is_safe_message(caught.value.message)
@@ -63,7 +63,7 @@ def refused(value: Any, *, raw: bytes | None = None) -> AqlError:
     ids=["elements", "depth", "request"],
 )
 def test_limits_hold_for_every_request(value: Any, limit: str) -> None:
-    error = refused({"operation": "list_users", "params": {"a": value}})
+    error = get_error({"operation": "list_users", "params": {"a": value}})
     assert error.code == "VALIDATION_PAYLOAD_TOO_LARGE"
     assert error.data["limit_type"] == limit  # type: ignore[index]
 
@@ -89,16 +89,18 @@ def test_limits_hold_for_every_request(value: Any, limit: str) -> None:
     ],
 )
 def test_reads_valid_requests(sent: dict[str, Any], operation: str, params: dict[str, Any]) -> None:
-    found = single(sent)
-    assert (found.operation, plain(found.params)) == (operation, params)
-    assert fits(OPERATION_INPUT, {**sent, "params": sent.get("params") or {}})
+    found = read_single(sent)
+    assert (found.operation, decode_members(found.params)) == (operation, params)
+    assert matches_schema(OPERATION_INPUT, {**sent, "params": sent.get("params") or {}})
 
 
 @pytest.mark.spec("AQ-4.2-1")
 def test_params_override_top_level_and_conflicts_are_listed() -> None:
-    found = single({"operation": "get_user", "user_id": "a", "page": 1, "params": {"user_id": "b"}})
-    assert plain(found.params) == {"user_id": "b", "page": 1}
-    assert plain(found.top) == {"user_id": "a", "page": 1}
+    found = read_single(
+        {"operation": "get_user", "user_id": "a", "page": 1, "params": {"user_id": "b"}}
+    )
+    assert decode_members(found.params) == {"user_id": "b", "page": 1}
+    assert decode_members(found.top) == {"user_id": "a", "page": 1}
     assert found.duplicates == ("user_id",)
     assert found.raw_params is None
 
@@ -115,24 +117,22 @@ def test_keeps_bytes_of_params(params: dict[str, Any]) -> None:
     inner = as_json(params)
     found = read_request(b'{"operation":"x","params":' + inner + b"}", LIMITS)
     assert isinstance(found, SingleRequest)
-    assert plain(found.params) == params
+    assert decode_members(found.params) == params
     assert found.raw_params is not None
     assert bytes(found.raw_params) == inner
 
 
 @given(PARAMS, PARAMS)
-def test_merges_top_level_and_params(
-    top: dict[str, Any], inside: dict[str, Any]
-) -> None:
-    found = single({**top, "operation": "x", "params": inside})
-    assert plain(found.params) == {**top, **inside}
+def test_merges_top_level_and_params(top: dict[str, Any], inside: dict[str, Any]) -> None:
+    found = read_single({**top, "operation": "x", "params": inside})
+    assert decode_members(found.params) == {**top, **inside}
     assert set(found.duplicates) <= set(top) & set(inside)
-    again = single({"params": inside, "operation": "x", **top})
-    assert plain(again.params) == plain(found.params)
+    again = read_single({"params": inside, "operation": "x", **top})
+    assert decode_members(again.params) == decode_members(found.params)
 
 
 def test_separates_underscore_members_at_both_levels() -> None:
-    found = single(
+    found = read_single(
         {
             "operation": "a",
             "_request_id": "r1",
@@ -140,8 +140,8 @@ def test_separates_underscore_members_at_both_levels() -> None:
             "params": {"x": 1, "_confirmation": "inside", "_nobody_knows": {}},
         }
     )
-    assert plain(found.params) == {"x": 1}
-    assert plain(found.meta) == {
+    assert decode_members(found.params) == {"x": 1}
+    assert decode_members(found.meta) == {
         "_request_id": "r1",
         "_confirmation": "inside",
         "_nobody_knows": {},
@@ -150,8 +150,8 @@ def test_separates_underscore_members_at_both_levels() -> None:
 
 
 def test_keeps_underscore_names_inside_values() -> None:
-    found = single({"operation": "a", "params": {"x": "_y", "z": {"_k": 1}}})
-    assert plain(found.params) == {"x": "_y", "z": {"_k": 1}}
+    found = read_single({"operation": "a", "params": {"x": "_y", "z": {"_k": 1}}})
+    assert decode_members(found.params) == {"x": "_y", "z": {"_k": 1}}
     assert found.raw_params is not None
     assert found.meta == {}
 
@@ -159,7 +159,7 @@ def test_keeps_underscore_names_inside_values() -> None:
 def test_last_of_duplicate_members_counts() -> None:
     found = read_request(b'{"operation":"a","operation":"b","params":{"x":1,"x":2}}', LIMITS)
     assert isinstance(found, SingleRequest)
-    assert (found.operation, plain(found.params)) == ("b", {"x": 2})
+    assert (found.operation, decode_members(found.params)) == ("b", {"x": 2})
 
 
 @pytest.mark.spec("AQ-4.1-1", "AQ-5.3-1", "AQ-OPS-2.2-1")
@@ -167,7 +167,7 @@ def test_rejects_request_without_operation() -> None:
     for sent in (
         {}, {"x": 1}, {"params": {"x": 1}}, {"operation": ""}, {"operation": "", "params": {}},
     ):  # fmt: skip
-        error = refused(sent)
+        error = get_error(sent)
         assert error.code == "VALIDATION_MISSING_PARAM"
         assert error.data is not None
         assert error.data["param_name"] == "operation"
@@ -191,7 +191,7 @@ def test_rejects_request_without_operation() -> None:
     ],
 )
 def test_rejects_wrong_types(sent: Any, param: str, expected: str, actual: str) -> None:
-    error = refused(sent)
+    error = get_error(sent)
     assert error.code == "VALIDATION_INVALID_TYPE"
     assert error.data == {
         "param_name": param,
@@ -201,7 +201,7 @@ def test_rejects_wrong_types(sent: Any, param: str, expected: str, actual: str) 
 
 
 def test_rejects_too_long_operation_name() -> None:
-    error = refused({"operation": "a" * 65_536})
+    error = get_error({"operation": "a" * 65_536})
     assert error.code == "NOT_FOUND_OPERATION"
     assert len(error.message) < 300
 
@@ -232,7 +232,7 @@ def test_rejects_too_long_operation_name() -> None:
 )
 def test_rejects_invalid_utf8(bad: bytes) -> None:
     before = b'{"operation":"a","params":{"x":"'
-    error = refused(None, raw=before + bad + b'"}}')
+    error = get_error(None, raw=before + bad + b'"}}')
     assert error.code == "VALIDATION_INVALID_ENCODING"
     assert error.data is not None
     assert error.data["location"] == "arguments"
@@ -260,7 +260,7 @@ def test_rejects_invalid_unicode_escapes(text: str, lawful: bool) -> None:
     if lawful:
         assert isinstance(read_request(raw, LIMITS), SingleRequest)
         return
-    error = refused(None, raw=raw)
+    error = get_error(None, raw=raw)
     assert error.code == "VALIDATION_INVALID_ENCODING"
     assert error.data is not None
     assert error.data["location"] == "params.x.name.0"
@@ -269,7 +269,7 @@ def test_rejects_invalid_unicode_escapes(text: str, lawful: bool) -> None:
 @pytest.mark.spec("AQ-4.7.1-1")
 @pytest.mark.parametrize("text", [b"x\\u0000", b"\\ud800", b"\\uDFFF"])
 def test_rejects_invalid_text_in_the_name_of_a_member(text: bytes) -> None:
-    error = refused(None, raw=b'{"operation":"a","params":{"' + text + b'":1}}')
+    error = get_error(None, raw=b'{"operation":"a","params":{"' + text + b'":1}}')
     assert error.code == "VALIDATION_INVALID_ENCODING"
 
 
@@ -293,7 +293,7 @@ def test_marks_and_keeps_long_numbers() -> None:
     [([], "empty"), ("x", "not_an_array"), ({}, "not_an_array"), ([{}] * 51, "too_many")],
 )
 def test_rejects_invalid_batches(operations: Any, reason: str) -> None:
-    error = refused({"operations": operations})
+    error = get_error({"operations": operations})
     assert error.code == "BATCH_VALIDATION_ERROR"
     assert error.data is not None
     assert error.data["reason"] == reason
@@ -315,7 +315,7 @@ def test_batch_keeps_bytes_of_items() -> None:
 
 
 def test_rejects_batch_with_operation_and_nested_batch() -> None:
-    error = refused({"operations": [{"operation": "a"}], "operation": "b"})
+    error = get_error({"operations": [{"operation": "a"}], "operation": "b"})
     assert error.code == "BATCH_VALIDATION_ERROR"
     assert "'operation'" in error.message
     with pytest.raises(AqlError) as caught:

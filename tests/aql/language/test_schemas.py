@@ -12,16 +12,16 @@ from interlock.aql.language.request import read_request
 from tests.aql.language.schemas import (
     DANGER_LEVEL,
     INTROSPECTION,
-    OF_CATEGORY,
+    LEVEL_BY_CATEGORY,
     OPERATION_INPUT,
     OPERATION_RESULT,
-    fits,
+    matches_schema,
 )
 from tests.aql.language.test_limits import DEFAULTS
-from tests.aql.operation_catalogs import NEEDED, STRING, Asking, tool
+from tests.aql.operation_catalogs import NEEDED, STRING, Introspection, tool
 from tests.support.offerings import offer
 
-ASKING = Asking(
+INTROSPECT = Introspection(
     offer(
         "s",
         [
@@ -37,44 +37,49 @@ ASKING = Asking(
 )  # fmt: skip
 
 
-def operations() -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = ASKING("operations")["operations"]
+def list_operations() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = INTROSPECT("operations")["operations"]
     return found
 
 
 @pytest.mark.spec("AQ-D-1")
 def test_introspection_matches_schema() -> None:
-    listed, types = ASKING("operations"), ASKING("types")
-    answers = [listed, types, ASKING("operations", name="nobody"), ASKING("types", name="Nobody")]
-    answers += [ASKING("operations", name=one["name"]) for one in listed["operations"]]
-    answers += [ASKING("types", name=one["name"]) for one in types["types"]]
+    listed, types = INTROSPECT("operations"), INTROSPECT("types")
+    answers = [
+        listed,
+        types,
+        INTROSPECT("operations", name="nobody"),
+        INTROSPECT("types", name="Nobody"),
+    ]
+    answers += [INTROSPECT("operations", name=one["name"]) for one in listed["operations"]]
+    answers += [INTROSPECT("types", name=one["name"]) for one in types["types"]]
     assert len(answers) > 12
     for answer in answers:
-        assert fits(INTROSPECTION, answer), answer
+        assert matches_schema(INTROSPECTION, answer), answer
         written = envelope.write_success(json.dumps(answer).encode())
-        assert fits(OPERATION_RESULT, json.loads(written))
-    assert not fits(INTROSPECTION, {"operations": [{"name": "a", "extra": 1}]})
+        assert matches_schema(OPERATION_RESULT, json.loads(written))
+    assert not matches_schema(INTROSPECTION, {"operations": [{"name": "a", "extra": 1}]})
 
 
 @pytest.mark.spec("AQ-D-1", "AQ-SCH-1-1")
 def test_every_example_matches_request_schema() -> None:
-    for one in operations():
-        details = ASKING("operations", name=one["name"])["operation"]
+    for one in list_operations():
+        details = INTROSPECT("operations", name=one["name"])["operation"]
         for example in details.get("examples", ()):
-            assert fits(OPERATION_INPUT, example["request"])
+            assert matches_schema(OPERATION_INPUT, example["request"])
             read_request(json.dumps(example["request"]).encode(), DEFAULTS)
-    assert not fits(OPERATION_INPUT, {"operation": "s.create"})
-    assert not fits(OPERATION_INPUT, {"params": {}})
+    assert not matches_schema(OPERATION_INPUT, {"operation": "s.create"})
+    assert not matches_schema(OPERATION_INPUT, {"params": {}})
 
 
 @pytest.mark.spec("AQ-SCH-2-1", "AQ-D-1")
 def test_danger_matches_schema() -> None:
-    for one in operations():
-        details = ASKING("operations", name=one["name"], include=["danger"])["operation"]
-        assert fits(DANGER_LEVEL, details["danger"])
-        assert fits(DANGER_LEVEL, details["danger"]["level"])
+    for one in list_operations():
+        details = INTROSPECT("operations", name=one["name"], include=["danger"])["operation"]
+        assert matches_schema(DANGER_LEVEL, details["danger"])
+        assert matches_schema(DANGER_LEVEL, details["danger"]["level"])
         category = one["semantic_category"]
-        if category in OF_CATEGORY and "drop" not in one["name"]:
-            assert details["danger"]["level"] == OF_CATEGORY[category]
-    assert not fits(DANGER_LEVEL, "harmless")
-    assert not fits(DANGER_LEVEL, {"reason": "because"})
+        if category in LEVEL_BY_CATEGORY and "drop" not in one["name"]:
+            assert details["danger"]["level"] == LEVEL_BY_CATEGORY[category]
+    assert not matches_schema(DANGER_LEVEL, "harmless")
+    assert not matches_schema(DANGER_LEVEL, {"reason": "because"})

@@ -50,7 +50,7 @@ def tools() -> Offering:
     )
 
 
-class Shown:
+class RecordedCodes:
     """A channel that a human reads, and no model."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class Shown:
         self.sentences.append(sentence)
 
 
-class Guarded(Gated):
+class GuardedPipeline(Gated):
     """A node whose agents are watched."""
 
     def __init__(
@@ -78,7 +78,7 @@ class Guarded(Gated):
         super().__init__(folder, tools(), tokens=dict(TOKENS), keys=keys, default=default, **more)
         self.config = SafetyConfig(**{"mode": "enforcing", **safety})
         self.codes = VerificationCodes()
-        self.human = Shown()
+        self.human = RecordedCodes()
         self.codes.channels = [self.human]
         catalog = self.rig.catalog
         self.loop = SafetyLoop(
@@ -167,12 +167,12 @@ class Guarded(Gated):
             "record_execution_step", who, element_name=element, next_action_hint=hint, **more
         )
         if self.loop.mode in ("enforcing", "monitoring"):
-            must_be_a_directive(directive)
+            assert_directive(directive)
         return directive
 
     def act(self, tool: str, who: str = "ada", **arguments: Any) -> asyncio.Future[Any]:
         """A call of a tool of the server, by the plain view."""
-        return self.start(acting(tool, who, **arguments))
+        return self.start(agent_call(tool, who, **arguments))
 
     async def done(self, tool: str, who: str = "ada", **arguments: Any) -> bool:
         """Whether a call reached its server. It is answered there."""
@@ -253,15 +253,15 @@ def token(who: str) -> Credentials:
     return Credentials("10.0.0.1", bearer)
 
 
-def acting(tool: str, who: str = "ada", **arguments: Any) -> Call:
+def agent_call(tool: str, who: str = "ada", **arguments: Any) -> Call:
     return tool_call(f"s.{tool}", arguments, credentials=token(who))
 
 
-def types(directive: dict[str, Any]) -> list[str]:
+def notification_types(directive: dict[str, Any]) -> list[str]:
     return [one["type"] for one in directive.get("notifications", [])]
 
 
-def verification(directive: dict[str, Any]) -> str:
+def challenge_id(directive: dict[str, Any]) -> str:
     """The id of the challenge that a directive names."""
     [id] = {
         one["metadata"]["verificationId"]
@@ -276,7 +276,7 @@ TIERS = {"advisory", "confirm", "verify", "danger_zone"}
 NOTICES = {"permission_pending", "autonomy_pause", "danger_zone", "status", "error"}
 
 
-def must_be_a_directive(told: dict[str, Any]) -> None:
+def assert_directive(told: dict[str, Any]) -> None:
     """What every one of them has, and nothing else."""
     assert isinstance(told["continue"], bool)
     assert all(isinstance(one, str) for one in told["factors"])

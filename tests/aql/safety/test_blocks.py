@@ -20,7 +20,7 @@ from interlock.aql.safety.store import CodeAttempts, SafetyStore
 from interlock.core.call import Call, Caller
 from interlock.errors import UNRECORDABLE, InterlockError
 from interlock.trust.policy.decision import PolicyAction, make_decision
-from tests.aql.safety.guarded_pipeline import Guarded, types, verification
+from tests.aql.safety.guarded_pipeline import GuardedPipeline, challenge_id, notification_types
 from tests.support.calls import LOCAL, SESSION
 from tests.support.timeouts import HANG_TIMEOUT
 
@@ -29,13 +29,13 @@ ALLOW = make_decision(PolicyAction.ALLOW, "default:allow")
 
 @pytest.mark.spec("AQ-8.6.4-1", "AQ-8.8.3-2", "AQ-8.6-2", "AQ-8.8.1-1", "AQ-8.7.3-4", "AQ-8.8.3-1")
 async def test_denied_step_blocks_its_agent_until_approval(tmp_path: Path) -> None:
-    node = Guarded(tmp_path)
+    node = GuardedPipeline(tmp_path)
     await node.begin()
     await node.begin("deputy", "robot")
     stopped = await node.report("drop_table users")
     assert (stopped["continue"], stopped["stopped"]) == (False, True)
-    assert types(stopped) == ["danger_zone"]
-    id = verification(stopped)
+    assert notification_types(stopped) == ["danger_zone"]
+    id = challenge_id(stopped)
     # Everything of it is refused, whatever it is called and wherever it comes from.
     for operation, params in [
         ("execute_agent", {"element_name": "another"}),
@@ -53,13 +53,13 @@ async def test_denied_step_blocks_its_agent_until_approval(tmp_path: Path) -> No
     # Another principal works on, and is told; what the other wrote is not told to it.
     told = await node.report("list_issues of docs", "deputy", "robot")
     assert told["continue"] is True
-    assert types(told) == ["danger_zone"]
-    assert verification(told) == id
+    assert notification_types(told) == ["danger_zone"]
+    assert challenge_id(told) == id
     assert "drop_table" not in str(told)
     assert await node.done("list_issues", "deputy")
     await node.decide(await node.waiting("unblock"))
-    assert types(await node.report("list_issues of docs", "deputy", "robot")) == []
-    assert types(await node.report("list_issues of docs")) == []
+    assert notification_types(await node.report("list_issues of docs", "deputy", "robot")) == []
+    assert notification_types(await node.report("list_issues of docs")) == []
     assert await node.done("list_issues")
     assert [word for word in node.words("ada") if word in ("blocked", "unblocked")] == [
         "blocked",
@@ -70,14 +70,14 @@ async def test_denied_step_blocks_its_agent_until_approval(tmp_path: Path) -> No
 
 @pytest.mark.spec("AQ-8.8.3-1", "AQ-8.7.3-4")
 async def test_block_survives_restart(tmp_path: Path) -> None:
-    node = Guarded(tmp_path)
+    node = GuardedPipeline(tmp_path)
     await node.begin()
-    id = verification(await node.report("drop_table users"))
+    id = challenge_id(await node.report("drop_table users"))
     await node.waiting("unblock")
     code = node.code(id)
     node.close()
 
-    again = Guarded(tmp_path, keys=node.keys)
+    again = GuardedPipeline(tmp_path, keys=node.keys)
     assert (await again.refusal("list_issues")).data["reason"] == "hard_blocked"  # type: ignore[index]
     error = await again.refused("execute_agent", element_name="new")
     assert error.data is not None
@@ -89,18 +89,18 @@ async def test_block_survives_restart(tmp_path: Path) -> None:
     assert (await again.refusal("list_issues")).data["reason"] == "unreported_action"  # type: ignore[index]
     told = await again.report("list_issues of docs")
     assert told["continue"]
-    assert "danger_zone" not in types(told)
+    assert "danger_zone" not in notification_types(told)
     assert await again.done("list_issues")
     again.close()
 
-    third = Guarded(tmp_path, keys=node.keys)
+    third = GuardedPipeline(tmp_path, keys=node.keys)
     assert (await third.report("list_issues of docs"))["continue"]
     third.close()
 
 
 @pytest.mark.spec("AQ-8.8.3-1", "AQ-8.6.4-1")
 async def test_operator_renews_challenge_and_lifts_block(tmp_path: Path) -> None:
-    node = Guarded(tmp_path)
+    node = GuardedPipeline(tmp_path)
     await node.begin()
     await node.report("drop_table users")
     # Nobody answered in time: the block stays, and can be asked about again.
@@ -117,7 +117,7 @@ async def test_operator_renews_challenge_and_lifts_block(tmp_path: Path) -> None
 
 
 async def test_checks_next_operation_in_addition_to_description(tmp_path: Path) -> None:
-    node = Guarded(tmp_path)
+    node = GuardedPipeline(tmp_path)
     await node.begin()
     # A kind name for something that is denied.
     assert (await node.report("look at the notes", next_operation="s_drop_table"))["stopped"]
@@ -129,7 +129,7 @@ async def test_checks_next_operation_in_addition_to_description(tmp_path: Path) 
 
 
 async def test_blocks_denied_call_despite_harmless_report(tmp_path: Path) -> None:
-    node = Guarded(tmp_path, deny=["drop_table"])
+    node = GuardedPipeline(tmp_path, deny=["drop_table"])
     await node.begin()
     going = await node.report("remove the old table of the archive")
     assert going["continue"] is False
@@ -152,9 +152,9 @@ async def test_processes_with_shared_file_sync_blocks(
         assert may_read.wait(HANG_TIMEOUT)
         return really_read(*args)
 
-    one = Guarded(tmp_path)
+    one = GuardedPipeline(tmp_path)
     (tmp_path / "beside").mkdir()
-    two = Guarded(tmp_path / "beside", keys=one.keys)
+    two = GuardedPipeline(tmp_path / "beside", keys=one.keys)
     two.loop.store = two.loop.blocks._store = one.loop.store
     await one.begin()
     await one.report("drop_table users")
@@ -189,7 +189,7 @@ async def test_blocks_although_file_is_not_writable(tmp_path: Path) -> None:
 
         save_unless_lifted = save
 
-    node = Guarded(tmp_path)
+    node = GuardedPipeline(tmp_path)
     await node.begin()
     broken: Any = Broken(node.loop.store)
     node.loop.blocks._store = node.loop.challenges._store = broken
@@ -208,11 +208,11 @@ async def test_blocks_although_file_is_not_writable(tmp_path: Path) -> None:
     node.close()
 
 
-def gone(path: Path) -> None:
+def delete_file(path: Path) -> None:
     path.unlink()
 
 
-def another(path: Path) -> None:
+def replace_file(path: Path) -> None:
     """A file of the same kind, which somebody put there, in which nobody is blocked."""
     store = SafetyStore(path.with_name("another.db"))
     store.save(CodeAttempts(("visitor", "token", ""), (1.0,)))
@@ -220,20 +220,18 @@ def another(path: Path) -> None:
     path.with_name("another.db").rename(path)
 
 
-def emptied(path: Path) -> None:
+def empty_file(path: Path) -> None:
     path.write_bytes(b"")
 
 
-def deleted(path: Path) -> None:
+def delete_records(path: Path) -> None:
     with sqlite3.connect(path) as file:
         file.execute("DELETE FROM record")
 
 
-@pytest.mark.parametrize("lose", [gone, another, emptied, deleted])
-async def test_removing_file_lifts_no_block(
-    tmp_path: Path, lose: Callable[[Path], None]
-) -> None:
-    node = Guarded(tmp_path)
+@pytest.mark.parametrize("lose", [delete_file, replace_file, empty_file, delete_records])
+async def test_removing_file_lifts_no_block(tmp_path: Path, lose: Callable[[Path], None]) -> None:
+    node = GuardedPipeline(tmp_path)
     await node.begin()
     await node.report("drop_table users")
     await node.waiting("unblock")
@@ -247,7 +245,7 @@ async def test_removing_file_lifts_no_block(
     # It is in the journal, and on disk again: nor does a restart free anybody.
     assert {"rewritten", "block_kept"} & set(node.words())
     node.close()
-    again = Guarded(tmp_path, keys=node.keys)
+    again = GuardedPipeline(tmp_path, keys=node.keys)
     assert (await again.refusal("list_issues")).data["reason"] == "hard_blocked"  # type: ignore[index]
     again.close()
 
@@ -258,7 +256,7 @@ async def test_file_locked_elsewhere_does_not_delay_calls(
     # Who waits for the file would be noticed.
     monkeypatch.setattr(aql_safety, "_BUSY_SECONDS", 86_400.0)
 
-    node = Guarded(tmp_path)
+    node = GuardedPipeline(tmp_path)
     await node.begin()
     await node.report("drop_table users")
     await node.waiting("unblock")
@@ -274,7 +272,7 @@ async def test_file_locked_elsewhere_does_not_delay_calls(
 
 
 async def test_stale_sync_does_not_restore_lifted_block(tmp_path: Path) -> None:
-    node = Guarded(tmp_path)
+    node = GuardedPipeline(tmp_path)
     await node.begin()
     await node.report("drop_table users")
     before = node.loop.store.load()
@@ -292,7 +290,7 @@ async def test_stale_sync_does_not_restore_lifted_block(tmp_path: Path) -> None:
     node.close()
 
 
-def other(verb: str, upstream: str = "s") -> Call:
+def other_request(verb: str, upstream: str = "s") -> Call:
     call = Call(verb, "test", LOCAL, SESSION, upstream=upstream)
     call.caller = Caller("ada", kind="token")
     return call
@@ -300,34 +298,34 @@ def other(verb: str, upstream: str = "s") -> Call:
 
 @pytest.mark.spec("AQ-8.6.3-1")
 async def test_checks_requests_without_tools(tmp_path: Path) -> None:
-    node = Guarded(tmp_path)
+    node = GuardedPipeline(tmp_path)
     watch = node.loop.watch
     node.loop.runs.start(Caller("ada", kind="token"), "agent", None, "")
     # What is understood here only reads.
     for verb in ("resources/read", "prompts/get", "completion/complete"):
-        assert watch(other(verb), ALLOW) is ALLOW
+        assert watch(other_request(verb), ALLOW) is ALLOW
     # What nobody but the server understands may be anything, and is held as an action.
     with pytest.raises(AqlError, match="Not reported"):
-        watch(other("vault/open"), ALLOW)
+        watch(other_request("vault/open"), ALLOW)
     assert node.loop.violations == 1
     hint = StepReport("", normalize_hint("x"), node.rig.clock(), 0, "vault/open")
     [agent] = node.loop.runs.runs_of(("ada", "token", ""))
     hint.execution = agent.execution.id
     node.loop.reports.add(agent.execution.owner, hint)
     with pytest.raises(AqlError, match="needs a confirmation"):
-        watch(other("vault/open"), ALLOW)
+        watch(other_request("vault/open"), ALLOW)
     hint.approved_tier = "confirm"
     node.loop.reports.add(agent.execution.owner, hint)
-    assert watch(other("vault/open"), ALLOW) is ALLOW
+    assert watch(other_request("vault/open"), ALLOW) is ALLOW
     node.loop.block(agent, "drop_table", StepVerdict("stop", 3, [], "Denied."))
     for verb in ("resources/read", "prompts/get", "vault/open", "tasks/get"):
         with pytest.raises(AqlError, match="Blocked"):
-            watch(other(verb), ALLOW)
+            watch(other_request(verb), ALLOW)
     for verb, upstream in [
         ("tools/list", ""),
         ("resources/list", ""),
         ("mcpax/confirm", ""),
         ("tasks/cancel", "s"),
     ]:
-        assert watch(other(verb, upstream), ALLOW) is ALLOW
+        assert watch(other_request(verb, upstream), ALLOW) is ALLOW
     node.close()

@@ -23,39 +23,45 @@ from interlock.aql.safety.approval_requests import ApprovalRequests
 from interlock.aql.safety.codes import CODE_BYTES, VerificationCode, VerificationCodes, matches_code
 from interlock.core.call import Caller
 from interlock.errors import InterlockError
-from tests.aql.safety.guarded_pipeline import Guarded, Shown, token, types, verification
+from tests.aql.safety.guarded_pipeline import (
+    GuardedPipeline,
+    RecordedCodes,
+    challenge_id,
+    notification_types,
+    token,
+)
 from tests.aql.safety.test_loop import run
 from tests.support.calls import tool_call
 from tests.support.timeouts import HANG_TIMEOUT
 from tests.trust.approvals.gated import claims_for, sign
 
-WRONG = "AAAA-BBBB-CCCC-DDDD-EEEE-FFFF-GGGG-HHHH"
+WRONG_CODE = "AAAA-BBBB-CCCC-DDDD-EEEE-FFFF-GGGG-HHHH"
 RISKY = "purge the mail queue of staging"
 
 
-async def paused(node: Guarded, hint: str = RISKY, **more: Any) -> str:
+async def pause_step(node: GuardedPipeline, hint: str = RISKY, **more: Any) -> str:
     """The challenge of a step that a human has to verify."""
     directive = await node.report(hint, **more)
     assert directive["continue"] is False
     assert directive["nextStepRisk"] == "verify"
     assert "stopped" not in directive
-    assert "autonomy_pause" in types(directive)
-    return verification(directive)
+    assert "autonomy_pause" in notification_types(directive)
+    return challenge_id(directive)
 
 
 @pytest.mark.spec("AQ-8.8-1", "AQ-8.8.2-2", "AQ-8.8.2-3", "AQ-8.7.1-2", "AQ-8.8.1-1", "AQ-8.7.3-3")
 async def test_code_lets_step_pass(tmp_path: Path) -> None:
-    node = Guarded(tmp_path)
+    node = GuardedPipeline(tmp_path)
     await node.begin()
-    id = await paused(node)
+    id = await pause_step(node)
     assert "ada" in node.human.sentences[-1]
     told = await node.answered("verify_challenge", challenge_id=id, code=node.code(id))
     assert told == {"verified": True, "challenge_id": id, "unblocked": False}
     going = await node.report(RISKY)
     assert going["continue"] is True
-    assert types(going) == []
+    assert notification_types(going) == []
     # Once: the next time it is asked again, by another challenge.
-    assert await paused(node) != id
+    assert await pause_step(node) != id
     # It is one and the same approval store, and says by what it was decided.
     asked = [one for one in node.approvals.recent() if one.tool == "aql.unblock"]
     assert [(one.by, one.action) for one in asked if one.state == "done"] == [("code", "verify")]
@@ -64,13 +70,13 @@ async def test_code_lets_step_pass(tmp_path: Path) -> None:
 
 @pytest.mark.spec("AQ-8.8-1", "AQ-8.8.1-1", "AQ-8.8.2-2", "AQ-8.8.2-3")
 async def test_danger_zone_stops_an_agent_until_its_code_is_entered(tmp_path: Path) -> None:
-    node = Guarded(tmp_path)
+    node = GuardedPipeline(tmp_path)
     await node.begin()
     directive = await node.report("purge all mail queues of live customers")
     assert (directive["continue"], directive["stopped"]) == (False, True)
     assert directive["nextStepRisk"] == "danger_zone"
-    assert types(directive) == ["danger_zone"]
-    id = verification(directive)
+    assert notification_types(directive) == ["danger_zone"]
+    id = challenge_id(directive)
     for operation, params in [
         ("record_execution_step", {"element_name": "agent", "next_action_hint": "list_issues x"}),
         ("execute_agent", {"element_name": "another"}),
@@ -86,10 +92,10 @@ async def test_danger_zone_stops_an_agent_until_its_code_is_entered(tmp_path: Pa
 
 @pytest.mark.spec("AQ-8.8.2-3", "AQ-8.8.2-5")
 async def test_wrong_code_ends_challenge_and_creates_another(tmp_path: Path) -> None:
-    node = Guarded(tmp_path)
+    node = GuardedPipeline(tmp_path)
     await node.begin()
-    id = await paused(node)
-    wrong = await node.refused("verify_challenge", challenge_id=id, code=WRONG)
+    id = await pause_step(node)
+    wrong = await node.refused("verify_challenge", challenge_id=id, code=WRONG_CODE)
     assert wrong.code == "TOKEN_INVALID"
     assert wrong.data is not None
     new = wrong.data["challenge_id"]
@@ -100,7 +106,7 @@ async def test_wrong_code_ends_challenge_and_creates_another(tmp_path: Path) -> 
     crossed = await node.refused("verify_challenge", challenge_id=new, code=node.code(id))
     assert crossed.data is not None
     newest = crossed.data["challenge_id"]
-    assert verification(await node.report(RISKY)) == newest
+    assert challenge_id(await node.report(RISKY)) == newest
     code = node.code(newest)
     assert await node.answered("verify_challenge", challenge_id=newest, code=code)
     # And never a second time.
@@ -111,11 +117,11 @@ async def test_wrong_code_ends_challenge_and_creates_another(tmp_path: Path) -> 
 
 @pytest.mark.spec("AQ-8.8.2-3")
 async def test_a_code_is_valid_for_its_own_challenge_only(tmp_path: Path) -> None:
-    node = Guarded(tmp_path)
+    node = GuardedPipeline(tmp_path)
     await node.begin()
     await node.begin("deputy", "robot")
-    id = await paused(node)
-    other = await paused(node, who="deputy", element="robot")
+    id = await pause_step(node)
+    other = await pause_step(node, who="deputy", element="robot")
     wrong = await node.refused("verify_challenge", challenge_id=id, code=node.code(other))
     assert wrong.code == "TOKEN_INVALID"
     assert await node.answered(
@@ -126,33 +132,33 @@ async def test_a_code_is_valid_for_its_own_challenge_only(tmp_path: Path) -> Non
 
 @pytest.mark.spec("AQ-8.8.2-4", "AQ-8.8.3-3", "AQ-8.8-1", "AQ-8.7.3-3")
 async def test_challenge_expires_on_either_clock(tmp_path: Path) -> None:
-    node = Guarded(tmp_path)
+    node = GuardedPipeline(tmp_path)
     await node.begin()
-    id = await paused(node)
+    id = await pause_step(node)
     again = await node.report("list_issues of docs")
     assert again["continue"] is False
     assert id in again["reason"]
-    assert verification(again) == id
+    assert challenge_id(again) == id
     node.wall -= 5_000
     node.rig.clock.advance(301)
     late = await node.refused("verify_challenge", challenge_id=id, code=node.code(id))
     assert late.code in ("TOKEN_EXPIRED", "TOKEN_INVALID")
     # The pause is lifted, and the same step is judged anew.
-    other = await paused(node)
+    other = await pause_step(node)
     assert other != id
     node.pass_time(301)
     over = await node.report("list_issues of docs")
     assert over["continue"] is True
-    assert types(over) == []
+    assert notification_types(over) == []
     node.close()
 
 
 @pytest.mark.spec("AQ-8.8.2-4")
 async def test_rejects_right_code_after_expiry(tmp_path: Path) -> None:
     # The approval holds for longer here: what ends is the challenge.
-    node = Guarded(tmp_path, challenge=60.0)
+    node = GuardedPipeline(tmp_path, challenge=60.0)
     await node.begin()
-    id = await paused(node)
+    id = await pause_step(node)
     await node.waiting("unblock")
     node.pass_time(61)
     late = await node.refused("verify_challenge", challenge_id=id, code=node.code(id))
@@ -163,23 +169,23 @@ async def test_rejects_right_code_after_expiry(tmp_path: Path) -> None:
 
 @pytest.mark.spec("AQ-8.8.3-3")
 async def test_restart_ends_pause(tmp_path: Path) -> None:
-    node = Guarded(tmp_path)
+    node = GuardedPipeline(tmp_path)
     await node.begin()
-    await paused(node)
+    await pause_step(node)
     await node.waiting("unblock")
     node.close()
-    again = Guarded(tmp_path, keys=node.keys)
+    again = GuardedPipeline(tmp_path, keys=node.keys)
     assert (await again.report("list_issues of docs"))["continue"] is True
     again.close()
 
 
 @pytest.mark.spec("AQ-8.8.5-1", "AQ-8.8.2-5")
 async def test_limits_wrong_codes_per_minute(tmp_path: Path) -> None:
-    node = Guarded(tmp_path)
+    node = GuardedPipeline(tmp_path)
     await node.begin()
-    id = verification(await node.report("drop_table users"))
+    id = challenge_id(await node.report("drop_table users"))
     for _ in range(10):
-        wrong = await node.refused("verify_challenge", challenge_id=id, code=WRONG)
+        wrong = await node.refused("verify_challenge", challenge_id=id, code=WRONG_CODE)
         assert wrong.data is not None
         id = wrong.data["challenge_id"]
     assert wrong.data["retry_after_ms"] > 59_000  # type: ignore[index]
@@ -191,12 +197,12 @@ async def test_limits_wrong_codes_per_minute(tmp_path: Path) -> None:
     assert events == ["verification_failed"] * 10 + ["verification_limited"]
     # Others may try.
     assert (
-        await node.refused("verify_challenge", "deputy", challenge_id=id, code=WRONG)
+        await node.refused("verify_challenge", "deputy", challenge_id=id, code=WRONG_CODE)
     ).code == "TOKEN_INVALID"
     await node.written(id)
     node.close()
 
-    again = Guarded(tmp_path, keys=node.keys, now=node.wall)
+    again = GuardedPipeline(tmp_path, keys=node.keys, now=node.wall)
     limited = await again.refused("verify_challenge", challenge_id=id, code=code)
     assert limited.code == "RATE_LIMIT_EXCEEDED"
     # A clock that is set back gives no further try, and no longer wait than there was.
@@ -213,7 +219,7 @@ async def test_limits_wrong_codes_per_minute(tmp_path: Path) -> None:
 
 
 async def test_doubles_each_lockout(tmp_path: Path) -> None:
-    node = Guarded(tmp_path, attempts=2)
+    node = GuardedPipeline(tmp_path, attempts=2)
     tries, who = node.loop.challenges.attempt_limiter, ("ada", "token", "")
     waits = []
     for _ in range(3):
@@ -226,9 +232,9 @@ async def test_doubles_each_lockout(tmp_path: Path) -> None:
 
 
 async def test_challenge_of_another_caller_looks_unknown(tmp_path: Path) -> None:
-    node = Guarded(tmp_path)
+    node = GuardedPipeline(tmp_path)
     await node.begin()
-    id = await paused(node)
+    id = await pause_step(node)
     code = node.code(id)
     told = [
         await node.refused("verify_challenge", "deputy", challenge_id=one, code=code)
@@ -241,9 +247,9 @@ async def test_challenge_of_another_caller_looks_unknown(tmp_path: Path) -> None
 
 @pytest.mark.spec("AQ-8.7.3-5")
 async def test_rejects_code_as_approval_proof(tmp_path: Path) -> None:
-    node = Guarded(tmp_path)
+    node = GuardedPipeline(tmp_path)
     await node.begin()
-    id = await paused(node)
+    id = await pause_step(node)
     record = await node.waiting("unblock")
     for proof in (f"code:{node.code(id)}", "code:", f"code:{id}", f"code:{record.id}"):
         with pytest.raises(InterlockError, match="does not count"):
@@ -258,10 +264,10 @@ async def test_rejects_code_as_approval_proof(tmp_path: Path) -> None:
 
 
 async def test_rejects_unblock_without_challenge(tmp_path: Path) -> None:
-    node = Guarded(tmp_path)
+    node = GuardedPipeline(tmp_path)
     await node.begin()
     stopped = await node.report("drop_table users")
-    id = verification(stopped)
+    id = challenge_id(stopped)
     first = await node.waiting("unblock")
     # No wire can name the tool.
     call = tool_call("aql.unblock", {"challenge_id": id}, credentials=token("ada"))
@@ -293,7 +299,7 @@ def test_codes_and_ids_are_random(tmp_path: Path) -> None:
     assert all(re.fullmatch(r"([A-Z2-7]{4}-){7}[A-Z2-7]{4}", one) for one in list(texts)[:100])
     assert len({uuid.uuid4() for _ in range(100_000)}) == 100_000
     codes = VerificationCodes()
-    shown = Shown()
+    shown = RecordedCodes()
     codes.channels = [shown]
     one, two = codes.create("1", "x"), codes.create("1", "x")
     assert one != two
@@ -322,7 +328,7 @@ def test_every_bit_of_a_code_is_drawn_by_secrets(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.spec("AQ-8.8.2-1")
 async def test_ids_of_challenges_are_random_uuids(tmp_path: Path) -> None:
-    node = Guarded(tmp_path)
+    node = GuardedPipeline(tmp_path)
     caller = Caller("ada", kind="token")
     ids = [node.loop.challenges.issue(caller, "agent", "same", "verify") for _ in range(20)]
     assert len(set(ids)) == 20
@@ -346,7 +352,7 @@ def test_code_cannot_be_printed_copied_or_serialized() -> None:
     assert not hasattr(code, "__dict__")
 
 
-class Loud:
+class FailingChannel:
     """A channel that fails, and has the code in what it raises."""
 
     def show(self, challenge_id: str, code: str, sentence: str) -> None:
@@ -366,12 +372,12 @@ def test_code_appears_in_no_output(tmp_path: Path) -> None:
 
     async def test() -> None:
         asyncio.get_running_loop().set_debug(True)
-        node = Guarded(tmp_path)
-        node.codes.channels = [Loud(), node.human]
+        node = GuardedPipeline(tmp_path)
+        node.codes.channels = [FailingChannel(), node.human]
         await node.begin()
         await node.begin("deputy", "robot")
-        id = await paused(node)
-        wrong = await node.refused("verify_challenge", challenge_id=id, code=WRONG)
+        id = await pause_step(node)
+        wrong = await node.refused("verify_challenge", challenge_id=id, code=WRONG_CODE)
         seen.append("".join(traceback.format_exception(wrong)))
         assert wrong.data is not None
         id = wrong.data["challenge_id"]

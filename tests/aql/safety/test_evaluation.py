@@ -25,14 +25,14 @@ EXAMPLE = SafetyConfig(
 )
 
 
-def rules(**changes: Any) -> SafetyRules:
+def make_rules(**changes: Any) -> SafetyRules:
     import msgspec
 
     return rules_for(msgspec.structs.replace(EXAMPLE, **changes), "ada", "agent")
 
 
-def judged(text: str, given: SafetyRules | None = None, **more: Any) -> StepVerdict:
-    own = given or rules()
+def evaluate_hint(text: str, given: SafetyRules | None = None, **more: Any) -> StepVerdict:
+    own = given or make_rules()
     whole: dict[str, Any] = {
         "steps": 0,
         "max_steps": own.max_steps,
@@ -48,7 +48,7 @@ def judged(text: str, given: SafetyRules | None = None, **more: Any) -> StepVerd
     [("drop_table x", "stop"), ("delete_user x", "pause"), ("list_users", "continue")],
 )
 def test_patterns_apply_in_order(hint: str, effect: str) -> None:
-    verdict = judged(hint)
+    verdict = evaluate_hint(hint)
     assert (verdict.effect, verdict.stage) == (effect, 3)
 
 
@@ -73,7 +73,7 @@ def test_patterns_apply_in_order(hint: str, effect: str) -> None:
     ],
 )
 def test_denied_actions_are_hard_to_disguise(hint: str, effect: str) -> None:
-    assert judged(hint).effect == effect
+    assert evaluate_hint(hint).effect == effect
 
 
 @pytest.mark.spec("AQ-8.7.2-9")
@@ -88,24 +88,26 @@ def test_denied_actions_are_hard_to_disguise(hint: str, effect: str) -> None:
     ],
 )
 def test_auto_approve_matches_single_actions_only(hint: str) -> None:
-    own = rules()
+    own = make_rules()
     assert own.auto_approve.find_exact(normalize_hint(hint)) is None
-    assert judged(hint).stage != 3
+    assert evaluate_hint(hint).stage != 3
 
 
 @pytest.mark.spec("AQ-8.7.2-1")
 def test_first_pausing_stage_ends_evaluation() -> None:
-    verdict = judged("drop_table x", steps=50)
+    verdict = evaluate_hint("drop_table x", steps=50)
     assert (verdict.stage, verdict.reason, verdict.effect) == (1, "Step limit exceeded", "pause")
     assert not verdict.denied
 
 
 @pytest.mark.spec("AQ-8.7.2-3")
 def test_failed_outcome_pauses() -> None:
-    verdict = judged("list_users", outcome="failure")
+    verdict = evaluate_hint("list_users", outcome="failure")
     assert (verdict.effect, verdict.stage) == ("pause", 2)
     assert any("failed" in factor for factor in verdict.factors)
-    assert judged("list_users").effect == judged("list_users", outcome="success").effect
+    assert (
+        evaluate_hint("list_users").effect == evaluate_hint("list_users", outcome="success").effect
+    )
 
 
 @pytest.mark.spec("AQ-8.7.2-6")
@@ -117,12 +119,12 @@ def test_tiers_begin_at_draft_values() -> None:
 
 @pytest.mark.spec("AQ-8.7.2-7", "AQ-8.8.1-1")
 def test_verify_tier_pauses_and_danger_zone_stops() -> None:
-    own = rules()
+    own = make_rules()
     action = StepAction("x_y", "y", Danger.DANGEROUS)
-    verify = judged("change the thermostat settings", own, action=action)
+    verify = evaluate_hint("change the thermostat settings", own, action=action)
     assert (verify.effect, verify.tier) == ("pause", "verify")
     action = StepAction("x_y", "y", Danger.FORBIDDEN)
-    zone = judged("change the thermostat settings", own, action=action)
+    zone = evaluate_hint("change the thermostat settings", own, action=action)
     assert (zone.effect, zone.tier) == ("stop", "danger_zone")
 
 
@@ -130,8 +132,8 @@ def test_verify_tier_pauses_and_danger_zone_stops() -> None:
 def test_tolerance_pauses_above_its_threshold() -> None:
     action = StepAction("x_write", "write", Danger.REVERSIBLE)
     hint = "write the summary file"
-    assert judged(hint, action=action, tolerance="conservative").effect == "pause"
-    assert judged(hint, action=action, tolerance="moderate").effect == "continue"
+    assert evaluate_hint(hint, action=action, tolerance="conservative").effect == "pause"
+    assert evaluate_hint(hint, action=action, tolerance="moderate").effect == "continue"
 
 
 @pytest.mark.spec("AQ-8.7.2-10")
@@ -139,15 +141,15 @@ def test_tolerance_relaxes_confirm_only_if_configured() -> None:
     action = StepAction("x_write", "write", Danger.REVERSIBLE, "untested")
     hint = "write the summary file"
     [paused, relaxed] = [
-        judged(hint, rules(tolerance_relaxes_confirm=relaxes), action=action)
+        evaluate_hint(hint, make_rules(tolerance_relaxes_confirm=relaxes), action=action)
         for relaxes in (False, True)
     ]
     assert (paused.value, paused.tier) == (38, "confirm")
     assert (paused.effect, relaxed.effect) == ("pause", "continue")
     for relaxes in (False, True):
-        own = rules(tolerance_relaxes_confirm=relaxes, tolerance="aggressive")
+        own = make_rules(tolerance_relaxes_confirm=relaxes, tolerance="aggressive")
         action = StepAction("x_write", "write", Danger.DANGEROUS)
-        assert judged(hint, own, action=action).effect == "pause"
+        assert evaluate_hint(hint, own, action=action).effect == "pause"
 
 
 @pytest.mark.spec("AQ-8.7.2-10")
@@ -157,7 +159,7 @@ def test_tolerance_relaxes_confirm_up_to_its_threshold(value: int, let: Any) -> 
     action = StepAction("x_write", "write", Danger.SAFE)
 
     def judge(relaxes: bool, tolerance: str) -> StepVerdict:
-        own = rules(tolerance_relaxes_confirm=relaxes, requires_approval=[], auto_approve=[])
+        own = make_rules(tolerance_relaxes_confirm=relaxes, requires_approval=[], auto_approve=[])
         return evaluation.evaluate_call(
             action, own, tolerance=tolerance, reported=value, repeated=0, approved_tier=let
         )
@@ -185,7 +187,7 @@ def test_base_score_is_in_range_of_danger_level() -> None:
 
 @pytest.mark.spec("AQ-DNG-8.3-1")
 def test_repetition_raises_destructive_score() -> None:
-    own = rules(requires_approval=[], repeat_raises_at=50)
+    own = make_rules(requires_approval=[], repeat_raises_at=50)
     action = StepAction("s_delete_record", "delete_record", Danger.DESTRUCTIVE)
     before = evaluation.evaluate_call(action, own, tolerance="aggressive", reported=0, repeated=49)
     after = evaluation.evaluate_call(action, own, tolerance="aggressive", reported=0, repeated=50)
@@ -196,16 +198,16 @@ def test_repetition_raises_destructive_score() -> None:
 @pytest.mark.spec("AQ-ESL-3.3-1", "AQ-8.6.3-3")
 @pytest.mark.parametrize("hint", ["doing something", "go", "next step", "list_", "the thing"])
 def test_vague_hint_needs_approval(hint: str) -> None:
-    verdict = judged(hint, rules(auto_approve=[]))
+    verdict = evaluate_hint(hint, make_rules(auto_approve=[]))
     assert verdict.effect == "pause"
     assert "vague hint" in verdict.factors
 
 
 @pytest.mark.spec("AQ-8.7.5-1")
 def test_step_limit_works_without_other_stages() -> None:
-    own = rules(stages=[])
-    assert judged("drop_table x", own, outcome="failure").effect == "continue"
-    assert judged("drop_table x", own, steps=50).reason == "Step limit exceeded"
+    own = make_rules(stages=[])
+    assert evaluate_hint("drop_table x", own, outcome="failure").effect == "continue"
+    assert evaluate_hint("drop_table x", own, steps=50).reason == "Step limit exceeded"
     assert autonomy_config(SafetyConfig(stages=[]))["stages"] == [1]
 
 
@@ -238,36 +240,41 @@ def test_default_patterns_cover_dangerous_actions() -> None:
     assert {"delete_*", "*force*", "deploy_*", "git push*"} <= set(default.requires_approval)
     assert {"read_*", "list_*", "get_*", "search_*"} <= set(default.auto_approve)
     own = rules_for(default, "ada", "x")
-    assert judged("restart db_production now", own).effect == "stop"
-    assert judged("git push origin topic", own).effect == "pause"
-    assert judged("push with --force", own).effect == "pause"
+    assert evaluate_hint("restart db_production now", own).effect == "stop"
+    assert evaluate_hint("git push origin topic", own).effect == "pause"
+    assert evaluate_hint("push with --force", own).effect == "pause"
 
 
 def test_harmless_name_does_not_lower_known_danger() -> None:
     action = StepAction("s_get_rid_of_it", "get_rid_of_it", Danger.DESTRUCTIVE)
-    assert judged("get_rid_of_it", action=action).effect == "pause"
+    assert evaluate_hint("get_rid_of_it", action=action).effect == "pause"
     assert (
-        evaluation.evaluate_call(action, rules(), tolerance="moderate", reported=0).effect
+        evaluation.evaluate_call(action, make_rules(), tolerance="moderate", reported=0).effect
         == "pause"
     )
     action = StepAction("s_get_user", "get_user", Danger.SAFE)
     assert (
-        evaluation.evaluate_call(action, rules(), tolerance="moderate", reported=0).effect
+        evaluation.evaluate_call(action, make_rules(), tolerance="moderate", reported=0).effect
         == "continue"
     )
     # The report may have been riskier than what is done.
     assert (
-        evaluation.evaluate_call(action, rules(), tolerance="moderate", reported=70).effect
+        evaluation.evaluate_call(action, make_rules(), tolerance="moderate", reported=70).effect
         == "pause"
     )
 
 
 def test_approved_step_passes_once_up_to_its_tier() -> None:
-    assert judged("delete_user x", approved_tier="confirm").effect == "continue"
+    assert evaluate_hint("delete_user x", approved_tier="confirm").effect == "continue"
     dangerous = StepAction("s_delete_user", "delete_user", Danger.DANGEROUS)
-    assert judged("delete_user x", approved_tier="confirm", action=dangerous).effect == "pause"
-    assert judged("delete_user x", approved_tier="verify", action=dangerous).effect == "continue"
-    assert judged("drop_table x", approved_tier="verify").effect == "stop"
+    assert (
+        evaluate_hint("delete_user x", approved_tier="confirm", action=dangerous).effect == "pause"
+    )
+    assert (
+        evaluate_hint("delete_user x", approved_tier="verify", action=dangerous).effect
+        == "continue"
+    )
+    assert evaluate_hint("drop_table x", approved_tier="verify").effect == "stop"
 
 
 @given(
@@ -275,18 +282,16 @@ def test_approved_step_passes_once_up_to_its_tier() -> None:
     st.sampled_from(["drop_table", "rm -rf /", "delete_all_users"]),
     st.text(max_size=300),
 )
-def test_stops_denied_action_in_any_context(
-    before: str, denied: str, after: str
-) -> None:
-    verdict = judged(f"{before} {denied} {after}")
+def test_stops_denied_action_in_any_context(before: str, denied: str, after: str) -> None:
+    verdict = evaluate_hint(f"{before} {denied} {after}")
     assert verdict.effect == "stop"
 
 
 @given(st.text(max_size=2_000), st.integers(0, 60), st.sampled_from([*Danger, None]))
 def test_evaluation_of_hint_is_deterministic(text: str, steps: int, danger: Danger | None) -> None:
     action = None if danger is None else StepAction("s_op", "op", danger)
-    one = judged(text, steps=steps, action=action)
-    assert one == judged(text, steps=steps, action=action)
+    one = evaluate_hint(text, steps=steps, action=action)
+    assert one == evaluate_hint(text, steps=steps, action=action)
     assert one.factors
     assert 0 <= one.value <= 100
     if action is not None and one.tier is not None:
@@ -298,7 +303,7 @@ def test_hints_raise_score_and_never_lower(text: str) -> None:
     for danger in Danger:
         action = StepAction("s_op", "op", danger)
         alone = compute_score(normalize_hint("op"), danger=danger, is_named=True).value
-        assert judged(text, rules(stages=[4, 5]), action=action).value >= alone
+        assert evaluate_hint(text, make_rules(stages=[4, 5]), action=action).value >= alone
 
 
 @pytest.mark.parametrize(
@@ -306,10 +311,12 @@ def test_hints_raise_score_and_never_lower(text: str) -> None:
     ["x y " * 500, "a" * 2_000, "a" * 1_000 + "b" * 1_000, "aB " * 660, "_-" * 1_000, " " * 1_999],
 )
 def test_evaluates_every_hint_fast(hint: str) -> None:
-    own = rules(deny=["*a*b*c*d*e*f*g*" + "*" * 1_000, "a*a*a*a*a*z", "*_*_*_*_*x", "? ? ?*y z"])
+    own = make_rules(
+        deny=["*a*b*c*d*e*f*g*" + "*" * 1_000, "a*a*a*a*a*z", "*_*_*_*_*x", "? ? ?*y z"]
+    )
     started = time.process_time()
     for _ in range(5):
-        judged(hint, own)
+        evaluate_hint(hint, own)
     # It is a few milliseconds: a hundred times as long would be another kind of growth.
     assert time.process_time() - started < 10.0
 

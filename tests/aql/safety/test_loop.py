@@ -11,7 +11,7 @@ import pytest
 from interlock.aql.safety.loop import IDLE_SECONDS
 from interlock.aql.safety.operator_api import OperatorApi
 from interlock.errors import DENIED, InterlockError
-from tests.aql.safety.guarded_pipeline import Guarded, types
+from tests.aql.safety.guarded_pipeline import GuardedPipeline, notification_types
 from tests.support.timeouts import HANG_TIMEOUT
 
 
@@ -25,7 +25,7 @@ def run(test: Any) -> None:
 
 @pytest.mark.spec("AQ-8.6-1", "AQ-8.6.2-1", "AQ-8.6.2-3", "AQ-8.6.3-1", "AQ-8.6.3-3")
 async def test_rejects_unreported_calls(tmp_path: Path) -> None:
-    node = Guarded(tmp_path)
+    node = GuardedPipeline(tmp_path)
     # Nobody has an execution: calls are as ever.
     assert await node.done("list_issues")
     assert not node.loop.watched
@@ -40,7 +40,7 @@ async def test_rejects_unreported_calls(tmp_path: Path) -> None:
     assert await node.done("list_issues", "deputy")
     directive = await node.report("list_issues of the repository docs")
     assert directive["continue"]
-    assert "error" in types(directive)
+    assert "error" in notification_types(directive)
     assert await node.done("list_issues")
     # One report, one call.
     assert (await node.refusal("list_issues")).data["reason"] == "unreported_action"  # type: ignore[index]
@@ -57,7 +57,7 @@ async def test_rejects_unreported_calls(tmp_path: Path) -> None:
 
 @pytest.mark.spec("AQ-8.6.2-2", "AQ-8.6.2-4", "AQ-8.5.4-2")
 async def test_execution_needs_approval_and_ends(tmp_path: Path) -> None:
-    node = Guarded(tmp_path)
+    node = GuardedPipeline(tmp_path)
     held = await node.answered("execute_agent", element_name="agent")
     assert held["confirmation_id"]
     assert not node.loop.watched
@@ -116,11 +116,11 @@ async def test_rejects_invalid_reports(tmp_path: Path, params: dict[str, Any], c
     from interlock.aql.request import AqlRequest
     from interlock.aql.safety.operations import StepOperations
     from interlock.protocol.aql_terms import PLAIN_VIEW
-    from tests.aql.safety.guarded_pipeline import acting
+    from tests.aql.safety.guarded_pipeline import agent_call
 
-    node = Guarded(tmp_path)
+    node = GuardedPipeline(tmp_path)
     await node.begin()
-    call = acting("list_issues")
+    call = agent_call("list_issues")
     call.caller = node.loop.runs.runs_of(next(iter(node.loop.watched)))[0].caller
     operation = node.catalog_builder.build(node.rig.catalog.current).find("record_execution_step")
     assert operation is not None
@@ -136,7 +136,7 @@ async def test_rejects_invalid_reports(tmp_path: Path, params: dict[str, Any], c
 
 @pytest.mark.spec("AQ-8.5.4-2")
 async def test_accepts_both_parameter_spellings(tmp_path: Path) -> None:
-    node = Guarded(tmp_path)
+    node = GuardedPipeline(tmp_path)
     await node.begin()
     operation = node.catalog_builder.build(node.rig.catalog.current).find("record_execution_step")
     assert operation is not None
@@ -150,7 +150,7 @@ async def test_accepts_both_parameter_spellings(tmp_path: Path) -> None:
 @pytest.mark.spec("AQ-8.7.2-2", "AQ-8.7.1-1", "AQ-8.7.5-1")
 @pytest.mark.parametrize("stages", [[1, 2, 3, 4, 5], []])
 async def test_step_limit_pauses_agent(tmp_path: Path, stages: list[int]) -> None:
-    node = Guarded(tmp_path, max_steps=3, stages=stages)
+    node = GuardedPipeline(tmp_path, max_steps=3, stages=stages)
     await node.begin()
     remaining = []
     for _ in range(3):
@@ -161,7 +161,7 @@ async def test_step_limit_pauses_agent(tmp_path: Path, stages: list[int]) -> Non
     assert remaining == [2, 1, 0]
     over = await node.report("list_issues of docs")
     assert (over["continue"], over["reason"]) == (False, "Step limit exceeded")
-    assert types(over) == ["autonomy_pause"]
+    assert notification_types(over) == ["autonomy_pause"]
     # A human may let it go on, for as many steps again.
     record = await node.waiting("proceed")
     await node.decide(record)
@@ -174,21 +174,21 @@ async def test_step_limit_pauses_agent(tmp_path: Path, stages: list[int]) -> Non
 
 @pytest.mark.spec("AQ-8.6.4-2", "AQ-8.7.3-3", "AQ-8.6.2-1")
 async def test_paused_step_needs_approval_and_passes_once(tmp_path: Path) -> None:
-    node = Guarded(tmp_path)
+    node = GuardedPipeline(tmp_path)
     await node.begin()
     hint = "delete_repo docs"
     for _ in range(2):
         paused = await node.report(hint)
         assert paused["continue"] is False
         assert "stopped" not in paused
-        assert types(paused) == ["autonomy_pause"]
+        assert notification_types(paused) == ["autonomy_pause"]
     record = await node.waiting("proceed")
     assert len([one for one in node.approvals.pending() if one.tool == "aql.proceed"]) == 1
     assert hint in record.shown.decode()
     await node.decide(record)
     going = await node.report(hint)
     assert going["continue"] is True
-    assert types(going) == []
+    assert notification_types(going) == []
     # What it does is held by the policy or by the loop, as what it is.
     assert await node.done("delete_repo")
     assert (await node.report("delete_repo docs"))["continue"] is False
@@ -198,7 +198,7 @@ async def test_paused_step_needs_approval_and_passes_once(tmp_path: Path) -> Non
 async def test_pause_names_approval_page_and_ends_with_execution(
     tmp_path: Path,
 ) -> None:
-    node = Guarded(tmp_path)
+    node = GuardedPipeline(tmp_path)
     id = await node.begin()
     for hint in ("delete_repo docs", "delete_repo wiki"):
         [*_, told] = (await node.report(hint))["notifications"]
@@ -227,7 +227,7 @@ async def test_pause_names_approval_page_and_ends_with_execution(
 
 @pytest.mark.spec("AQ-8.6.1-2")
 async def test_only_execute_agent_starts_the_loop(tmp_path: Path) -> None:
-    node = Guarded(tmp_path)
+    node = GuardedPipeline(tmp_path)
     error = await node.refused(
         "record_execution_step", element_name="agent", next_action_hint="list_issues of docs"
     )
@@ -239,7 +239,7 @@ async def test_only_execute_agent_starts_the_loop(tmp_path: Path) -> None:
 
 @pytest.mark.spec("AQ-8.6.4-1")
 async def test_rejects_the_action_of_a_paused_step(tmp_path: Path) -> None:
-    node = Guarded(tmp_path)
+    node = GuardedPipeline(tmp_path)
     await node.begin()
     paused = await node.report("list_issues of docs", outcome="failure")
     assert paused["continue"] is False
@@ -250,7 +250,7 @@ async def test_rejects_the_action_of_a_paused_step(tmp_path: Path) -> None:
 
 
 async def test_operator_lists_and_ends_executions(tmp_path: Path) -> None:
-    node = Guarded(tmp_path)
+    node = GuardedPipeline(tmp_path)
     desk = OperatorApi(node.loop)
     id = await node.begin()
     await node.begin("deputy")
@@ -275,7 +275,7 @@ async def test_operator_lists_and_ends_executions(tmp_path: Path) -> None:
 
 
 async def test_idle_execution_ends(tmp_path: Path) -> None:
-    node = Guarded(tmp_path)
+    node = GuardedPipeline(tmp_path)
     await node.begin()
     node.pass_time(IDLE_SECONDS - 10)
     assert (await node.report("list_issues of docs"))["continue"] is True
@@ -291,7 +291,7 @@ async def test_idle_execution_ends(tmp_path: Path) -> None:
 
 @pytest.mark.spec("AQ-8.7.3-2", "AQ-GK-7.1-1")
 async def test_reports_pending_approval_until_decision(tmp_path: Path) -> None:
-    node = Guarded(tmp_path, default="safe", requires_approval=[])
+    node = GuardedPipeline(tmp_path, default="safe", requires_approval=[])
     await node.begin()
     going = await node.report("delete_repo docs", next_operation="s_delete_repo", execution_id="")
     # The node knows that this cannot be undone: even said plainly, it is confirmed.
@@ -301,13 +301,13 @@ async def test_reports_pending_approval_until_decision(tmp_path: Path) -> None:
     held = (await node.act("delete_repo", name="docs"))["structuredContent"]
     waits = await node.report("list_issues of docs")
     assert waits["continue"] is False
-    assert types(waits) == ["permission_pending"]
+    assert notification_types(waits) == ["permission_pending"]
     # A proof that is none clears nothing.
     record = node.approvals.find(held["confirmation_id"])
     assert record is not None
     with pytest.raises(InterlockError):
         await node.approvals.confirm(record.id, "no.proof.this")
-    assert types(await node.report("list_issues of docs")) == ["permission_pending"]
+    assert notification_types(await node.report("list_issues of docs")) == ["permission_pending"]
     # The same call again needs no other report: it only asks what became of it.
     again = (await node.act("delete_repo", name="docs"))["structuredContent"]
     assert again["confirmation_id"] == held["confirmation_id"]
@@ -318,13 +318,13 @@ async def test_reports_pending_approval_until_decision(tmp_path: Path) -> None:
     assert kept["content"][0]["text"] == "gone"
     after = await node.report("list_issues of docs")
     assert after["continue"] is True
-    assert types(after) == []
+    assert notification_types(after) == []
     node.close()
 
 
 @pytest.mark.spec("AQ-8.6.4-3", "AQ-ESL-8.3-1")
 async def test_monitoring_mode_journals_and_lets_calls_pass(tmp_path: Path) -> None:
-    node = Guarded(tmp_path, mode="monitoring")
+    node = GuardedPipeline(tmp_path, mode="monitoring")
     await node.begin()
     told = await node.report("drop_table users")
     assert told["continue"] is True
@@ -343,7 +343,7 @@ async def test_monitoring_mode_journals_and_lets_calls_pass(tmp_path: Path) -> N
 @pytest.mark.spec("AQ-8.6.4-3", "AQ-8.6.7-1", "AQ-8.6.1-1", "AQ-8.6.1-2")
 @pytest.mark.parametrize("mode", ["logging", "disabled"])
 async def test_off_mode_checks_nothing(tmp_path: Path, mode: str) -> None:
-    node = Guarded(tmp_path, mode=mode)
+    node = GuardedPipeline(tmp_path, mode=mode)
     await node.begin()
     assert not node.loop.watched
     told = await node.report("drop_table users")
@@ -361,7 +361,7 @@ async def test_off_mode_checks_nothing(tmp_path: Path, mode: str) -> None:
 
 
 async def test_report_allows_only_named_operation_and_parameters(tmp_path: Path) -> None:
-    node = Guarded(tmp_path)
+    node = GuardedPipeline(tmp_path)
     await node.begin()
     going = await node.report(
         "create an issue about tests",
@@ -376,7 +376,7 @@ async def test_report_allows_only_named_operation_and_parameters(tmp_path: Path)
 
 
 async def test_report_expires(tmp_path: Path) -> None:
-    node = Guarded(tmp_path, report_holds=60.0)
+    node = GuardedPipeline(tmp_path, report_holds=60.0)
     await node.begin()
     await node.report("list_issues of docs")
     node.pass_time(61)
@@ -390,7 +390,7 @@ async def test_report_expires(tmp_path: Path) -> None:
 
 
 async def test_completed_execution_removes_its_reports(tmp_path: Path) -> None:
-    node = Guarded(tmp_path)
+    node = GuardedPipeline(tmp_path)
     first = await node.begin()
     await node.begin(element="second")
     await node.report("list_issues of docs", execution_id=first)
@@ -401,7 +401,7 @@ async def test_completed_execution_removes_its_reports(tmp_path: Path) -> None:
 
 @pytest.mark.spec("AQ-8.7.3-1")
 async def test_notifies_once(tmp_path: Path) -> None:
-    node = Guarded(tmp_path)
+    node = GuardedPipeline(tmp_path)
     await node.begin()
     assert not await node.done("list_issues")
     first = await node.report("list_issues of docs")
@@ -409,12 +409,12 @@ async def test_notifies_once(tmp_path: Path) -> None:
     assert told["type"] == "error"
     assert told["metadata"]["operation"] == "s_list_issues"
     assert told["timestamp"].endswith("Z")
-    assert types(await node.report("list_issues of docs")) == []
+    assert notification_types(await node.report("list_issues of docs")) == []
     node.close()
 
 
 async def test_limits_pending_approvals_of_one_agent(tmp_path: Path) -> None:
-    node = Guarded(tmp_path, max_steps=1_000)
+    node = GuardedPipeline(tmp_path, max_steps=1_000)
     await node.begin()
     for number in range(40):
         assert not (await node.report(f"delete_user {number}"))["continue"]

@@ -20,12 +20,12 @@ from interlock.aql.safety.reports import (
 WHO = ("ada", "token", "")
 
 
-def called(local: str, server: str = "github", **arguments: Any) -> CallTarget:
+def call_target(local: str, server: str = "github", **arguments: Any) -> CallTarget:
     names = (f"{server}_{local}", f"{server}.{local}", f"{server}__{local}")
     return CallTarget(names, local, server, lambda: arguments)
 
 
-def said(hint: str, operation: str = "", params: Any = None) -> StepReport:
+def step_report(hint: str, operation: str = "", params: Any = None) -> StepReport:
     return StepReport(
         "e",
         normalize_hint(hint),
@@ -53,7 +53,7 @@ def said(hint: str, operation: str = "", params: Any = None) -> StepReport:
     ],
 )
 def test_hint_announces_call(hint: str, local: str) -> None:
-    assert announces(said(hint), called(local))
+    assert announces(step_report(hint), call_target(local))
 
 
 @pytest.mark.parametrize(
@@ -70,15 +70,15 @@ def test_hint_announces_call(hint: str, local: str) -> None:
     ],
 )
 def test_hint_does_not_announce_other_call(hint: str, local: str) -> None:
-    assert not announces(said(hint), called(local))
+    assert not announces(step_report(hint), call_target(local))
 
 
 def test_named_operation_announces_only_that_call() -> None:
-    report = said("delete the repo docs", "github_delete_repo", {"repoName": "docs"})
-    assert announces(report, called("delete_repo", repo_name="docs"))
-    assert announces(report, called("delete_repo", repoName="docs"))
-    assert not announces(report, called("delete_repo", repo_name="main"))
-    assert not announces(report, called("delete_issue", repo_name="docs"))
+    report = step_report("delete the repo docs", "github_delete_repo", {"repoName": "docs"})
+    assert announces(report, call_target("delete_repo", repo_name="docs"))
+    assert announces(report, call_target("delete_repo", repoName="docs"))
+    assert not announces(report, call_target("delete_repo", repo_name="main"))
+    assert not announces(report, call_target("delete_issue", repo_name="docs"))
     assert digest_arguments({"id": 1, "input": {"a": 2}}) == digest_arguments({"id": 1, "a": 2})
     assert digest_arguments({"a": 1, "_meta": 2}) == digest_arguments({"a": 1})
 
@@ -98,16 +98,16 @@ def test_allows_one_call_per_report(reported: list[tuple[str, int]], wanted: lis
     for name in set(wanted):
         fresh = [one for one in reported if one == (name, one[1]) and one[1] >= 40]
         passed = 0
-        while reports.take(WHO, called(name)) is not None:
+        while reports.take(WHO, call_target(name)) is not None:
             passed += 1
         assert passed == len(fresh)
-    assert reports.take(("deputy", "token", ""), called("list_issues")) is None
+    assert reports.take(("deputy", "token", ""), call_target("list_issues")) is None
 
 
 def test_limits_stored_reports() -> None:
     reports = StepReports(lambda: 0.0, 60.0)
     for _ in range(1_000):
-        reports.add(WHO, said("list_issues x"))
+        reports.add(WHO, step_report("list_issues x"))
     assert reports.count(WHO) == 100
     reports.remove(WHO, "e")
     assert reports.count(WHO) == 0

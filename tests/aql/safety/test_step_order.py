@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from interlock.errors import ALREADY_DECIDED, InterlockError
-from tests.aql.safety.guarded_pipeline import Guarded
+from tests.aql.safety.guarded_pipeline import GuardedPipeline
 from tests.support.timeouts import HANG_TIMEOUT
 
 HINTS = st.sampled_from(
@@ -42,7 +42,7 @@ STEPS = st.one_of(
 @given(st.lists(STEPS, max_size=25))
 def test_calls_need_reports_in_any_step_order(steps: list[tuple[str, Any]]) -> None:
     async def play(folder: Path) -> None:
-        node = Guarded(folder, max_steps=1_000)
+        node = GuardedPipeline(folder, max_steps=1_000)
         await node.begin()
         ended, let_on = False, 0
         ids: list[str] = []

@@ -14,16 +14,16 @@ from interlock.aql.search.minilm import MiniLm, model_folder
 from interlock.aql.search.searcher import LexicalSearcher
 from interlock.aql.search.words import split_words
 from interlock.protocol.aql_terms import Category
-from tests.aql.search.search_catalogs import SMALL, names, operation_catalog, tool
-from tests.aql.operation_catalogs import native
+from tests.aql.operation_catalogs import builtin_operation
 from tests.aql.operation_catalogs import operation_catalog as book_with
+from tests.aql.search.search_catalogs import SMALL, names, operation_catalog, tool
 from tests.support.offerings import offer
 from tests.support.timeouts import HANG_TIMEOUT
 
 numpy: Any = pytest.importorskip("numpy", reason="the extra `embeddings` is not installed")
 
 
-class Letters:
+class LetterEncoder:
     """An encoder that needs no model: texts with the same words are near each other."""
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Letters:
         return made / numpy.maximum(numpy.linalg.norm(made, axis=1, keepdims=True), 1e-9)
 
 
-class Kept:
+class VectorStore:
     def __init__(self) -> None:
         self.kept: dict[str, bytes] = {}
 
@@ -53,7 +53,7 @@ class Kept:
 
 
 def test_searches_by_words_until_vectors_are_ready() -> None:
-    shelf, letters = operation_catalog(SMALL), Letters()
+    shelf, letters = operation_catalog(SMALL), LetterEncoder()
     letters.let_go.clear()
     searcher = EmbeddingSearcher(LexicalSearcher(lambda: shelf), lambda: letters)
     wish = "make a folder"
@@ -67,7 +67,7 @@ def test_searches_by_words_until_vectors_are_ready() -> None:
 
 
 def test_stores_vectors_and_encodes_only_new_operations() -> None:
-    kept, first, second = Kept(), Letters(), Letters()
+    kept, first, second = VectorStore(), LetterEncoder(), LetterEncoder()
     catalog_builder = [operation_catalog(SMALL)]
     searcher = EmbeddingSearcher(LexicalSearcher(lambda: catalog_builder[-1]), lambda: first, kept)
     assert searcher.wait(HANG_TIMEOUT)
@@ -87,7 +87,7 @@ def test_stores_vectors_and_encodes_only_new_operations() -> None:
 
 def test_shows_only_visible_operations() -> None:
     shelf = operation_catalog(SMALL)
-    searcher = EmbeddingSearcher(LexicalSearcher(lambda: shelf), Letters)
+    searcher = EmbeddingSearcher(LexicalSearcher(lambda: shelf), LetterEncoder)
     assert searcher.wait(HANG_TIMEOUT)
     found = searcher.search("delete a message", lambda tool: tool.upstream != "mail", 20)
     assert found
@@ -99,7 +99,7 @@ def test_shows_only_visible_operations() -> None:
 
 
 def test_searches_by_words_without_model() -> None:
-    def broken() -> Letters:
+    def broken() -> LetterEncoder:
         raise OSError("no such file")
 
     shelf = operation_catalog(SMALL)
@@ -143,7 +143,7 @@ def test_ranks_builtin_operations_after_servers() -> None:
         def vectors(self, texts: Sequence[str]) -> Any:
             return numpy.ones((len(texts), 1), dtype=numpy.float32)
 
-    natives = (native("send_greeting", Category.EXECUTE),)
+    natives = (builtin_operation("send_greeting", Category.EXECUTE),)
     shelf = book_with(offer("mail", [tool("send_greeting", "Send.")]), natives=natives)
     searcher = EmbeddingSearcher(LexicalSearcher(lambda: shelf), Alike)
     assert searcher.wait(HANG_TIMEOUT)
@@ -155,7 +155,7 @@ def test_ranks_builtin_operations_after_servers() -> None:
 
 def test_close_waits_for_starting_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     shelf = operation_catalog(SMALL)
-    searcher = EmbeddingSearcher(LexicalSearcher(lambda: shelf), Letters)
+    searcher = EmbeddingSearcher(LexicalSearcher(lambda: shelf), LetterEncoder)
     starting, go_on = threading.Event(), threading.Event()
     start = threading.Thread.start
 

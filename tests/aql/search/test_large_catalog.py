@@ -18,7 +18,7 @@ THINGS = (
 SERVERS = ("ledger", "crm", "helpdesk", "wiki", "shop")
 
 
-def large(size: int) -> dict[str, list[Described]]:
+def large_catalog(size: int) -> dict[str, list[Described]]:
     """So many tools of made-up servers, with the small ones among them."""
     found: dict[str, list[Described]] = {key: list(tools) for key, tools in SMALL.items()}
     count = sum(len(tools) for tools in found.values())
@@ -39,7 +39,7 @@ def test_finds_issue_for_bug_in_github(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("a search needs no network")
 
     monkeypatch.setattr(socket, "socket", no_network)
-    shelf = operation_catalog(large(200))
+    shelf = operation_catalog(large_catalog(200))
     assert len(shelf.all()) == 200
     found = LexicalSearcher(lambda: shelf).search("open a bug in github", None, 5)
     assert names(found)[0] == "github.create_issue"
@@ -47,7 +47,7 @@ def test_finds_issue_for_bug_in_github(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.spec("AQ-INT-8.3-2")
 def test_search_limits_results() -> None:
-    shelf = operation_catalog(large(500))
+    shelf = operation_catalog(large_catalog(500))
     assert len(shelf.all()) == 500
     found = LexicalSearcher(lambda: shelf).search("issue", None, 10)
     assert 0 < len(found) < 15
@@ -55,7 +55,7 @@ def test_search_limits_results() -> None:
 
 
 def test_search_of_large_catalog_runs_few_lines() -> None:
-    shelf = operation_catalog(large(600))
+    shelf = operation_catalog(large_catalog(600))
     searcher = LexicalSearcher(lambda: shelf)
     searcher.prepare()
     wishes = [

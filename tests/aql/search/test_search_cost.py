@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.aql.test_introspected_calls import Standing
+from tests.aql.test_introspected_calls import IntrospectedNode
 from tests.support.offerings import offer
 
 CHARACTERS_PER_TOKEN = 4
@@ -31,7 +31,7 @@ FIVE_PARAMETERS = json.dumps(
 
 @pytest.mark.spec("AQ-INT-7.1-1")
 def test_search_and_details_cost_few_tokens() -> None:
-    node = Standing(offer("calendar", [FIVE_PARAMETERS, "list_events"]))
+    node = IntrospectedNode(offer("calendar", [FIVE_PARAMETERS, "list_events"]))
     found = node.ask("introspect", {"query": "operations", "search": "put lunch in my diary"})
     names = [one["name"] for one in found["data"]["operations"]]
     assert "calendar_create_event" in names
@@ -45,7 +45,7 @@ def test_search_and_details_cost_few_tokens() -> None:
 
 @pytest.mark.spec("AQ-INT-8.3-1")
 def test_introspect_documents_search_filters() -> None:
-    node = Standing(offer("calendar", ["list_events"]))
+    node = IntrospectedNode(offer("calendar", ["list_events"]))
     documented = {one["name"] for one in node.details("introspect")["parameters"]}
     assert documented >= {"search", "namespace", "category", "first", "after", "include"}
     for params in ({"search": "events"}, {"namespace": "calendar"}, {"category": "READ"}):

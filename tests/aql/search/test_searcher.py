@@ -49,7 +49,7 @@ def test_config_turns_embeddings_off() -> None:
     made.close()
 
 
-def crowd() -> OperationSnapshot:
+def crowded_catalog() -> OperationSnapshot:
     """The documented examples' servers, next to forty others that offer alike."""
     things = ("message", "channel", "text", "note", "team", "word", "site", "character")
     others: dict[str, list[Described]] = {
@@ -85,7 +85,7 @@ def test_documented_searches_find_operation_among_many_servers(page: str, operat
     text = (Path(__file__).parents[3] / "docs" / page).read_text(encoding="utf-8")
     found = re.search(r'"search": "([^"]+)"', text)
     assert found is not None
-    shelf = crowd()
+    shelf = crowded_catalog()
     hits = names(LexicalSearcher(lambda: shelf).search(found[1], None, 5))
     assert hits[0] == operation
 

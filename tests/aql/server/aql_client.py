@@ -77,7 +77,7 @@ class AqlClient:
         arguments: dict[str, Any] = {"operation": operation, **beside}
         if params is not None:
             arguments["params"] = params
-        return envelope(self.call(tool or self.reader, arguments))
+        return read_envelope(self.call(tool or self.reader, arguments))
 
     @property
     def reader(self) -> str:
@@ -90,7 +90,7 @@ class AqlClient:
         return told["data"]
 
 
-def envelope(result: Any) -> Any:
+def read_envelope(result: Any) -> Any:
     """AQL's answer in a tool's result: both forms of it are the same."""
     said = json.loads(result["content"][0]["text"])
     if "structuredContent" in result:
@@ -98,7 +98,7 @@ def envelope(result: Any) -> Any:
     return said
 
 
-def code(answer: Any) -> str:
+def read_code(answer: Any) -> str:
     """The code of a failure."""
     assert answer["success"] is False, answer
     found: str = answer["error"]["code"]

@@ -11,7 +11,7 @@ import pytest
 
 from interlock.aql.config import AqlConfig, OperationConfig
 from interlock.aql.language.errors import is_safe_message
-from tests.aql.server.aql_client import ERAS, AqlClient, code, envelope
+from tests.aql.server.aql_client import ERAS, AqlClient, read_code, read_envelope
 from tests.support.http_client import meta
 from tests.support.node import NodeThread
 
@@ -35,7 +35,7 @@ def client(node: NodeThread, request: pytest.FixtureRequest) -> AqlClient:
     return AqlClient(node, "?view=aql", request.param)
 
 
-def body(client: AqlClient, arguments: bytes) -> bytes:
+def call_body(client: AqlClient, arguments: bytes) -> bytes:
     """A call whose arguments are these bytes, whatever they are."""
     about = b"" if client.session is not None else b',"_meta":' + json.dumps(meta()).encode()
     return (
@@ -44,20 +44,20 @@ def body(client: AqlClient, arguments: bytes) -> bytes:
     )
 
 
-def refused(client: AqlClient, arguments: bytes) -> Any:
+def call_and_get_error(client: AqlClient, arguments: bytes) -> Any:
     """The failure that answers these arguments. Nothing reaches the server."""
     heard = len(client.node.shop.calls("echo"))
-    answer = client.send(body(client, arguments), name=PATH)
+    answer = client.send(call_body(client, arguments), name=PATH)
     assert answer.status == 200, answer
     assert answer.json["id"] == 9
-    failure = envelope(answer.result)
+    failure = read_envelope(answer.result)
     assert failure["success"] is False
     assert is_safe_message(failure["error"]["message"]), failure
     assert len(client.node.shop.calls("echo")) == heard
     return failure
 
 
-def echo(text: bytes) -> bytes:
+def echo_arguments(text: bytes) -> bytes:
     return b'{"operation":"shop_echo","params":{"text":' + text + b"}}"
 
 
@@ -78,56 +78,60 @@ def echo(text: bytes) -> bytes:
     ],
 )
 def test_rejects_invalid_utf8_with_aql_code(client: AqlClient, text: bytes) -> None:
-    failure = refused(client, echo(text))
-    assert code(failure) == "VALIDATION_INVALID_ENCODING"
+    failure = call_and_get_error(client, echo_arguments(text))
+    assert read_code(failure) == "VALIDATION_INVALID_ENCODING"
 
 
 @pytest.mark.parametrize("text", [b'"a\\u0000b"', b'"\\ud800"', b'"\\udc00\\ud800"', b'"\\udfffx"'])
 def test_rejects_invalid_unicode_escapes(client: AqlClient, text: bytes) -> None:
-    assert code(refused(client, echo(text))) == "VALIDATION_INVALID_ENCODING"
+    assert (
+        read_code(call_and_get_error(client, echo_arguments(text))) == "VALIDATION_INVALID_ENCODING"
+    )
 
 
 def test_passes_text_of_every_unicode_plane(client: AqlClient) -> None:
     text = 'é ﷽ 𝕬 👩‍👩‍👧 \u202e \ufeff \U0010ffff \u007f \\ " \n'
     for written in (json.dumps(text), json.dumps(text, ensure_ascii=False)):
-        answer = client.send(body(client, echo(written.encode())), name=PATH)
-        assert envelope(answer.result)["data"]["content"][0]["text"] == text
+        answer = client.send(call_body(client, echo_arguments(written.encode())), name=PATH)
+        assert read_envelope(answer.result)["data"]["content"][0]["text"] == text
 
 
 @pytest.mark.parametrize(
     ("arguments", "limit"),
     [
-        (echo(b"[" * 31 + b"]" * 31), "nesting_depth"),
-        (echo(b'{"a":' * 100 + b"1" + b"}" * 100), "nesting_depth"),
-        (echo(b"[" + b",".join([b"1"] * 10_001) + b"]"), None),
-        (echo(b'"' + b"x" * (1024 * 1024 + 1) + b'"'), None),
-        (echo(b'"' + "é".encode() * (512 * 1024 + 1) + b'"'), None),
+        (echo_arguments(b"[" * 31 + b"]" * 31), "nesting_depth"),
+        (echo_arguments(b'{"a":' * 100 + b"1" + b"}" * 100), "nesting_depth"),
+        (echo_arguments(b"[" + b",".join([b"1"] * 10_001) + b"]"), None),
+        (echo_arguments(b'"' + b"x" * (1024 * 1024 + 1) + b'"'), None),
+        (echo_arguments(b'"' + "é".encode() * (512 * 1024 + 1) + b'"'), None),
     ],
 )
 def test_rejects_oversized_values_with_limit(
     client: AqlClient, arguments: bytes, limit: str | None
 ) -> None:
-    failure = refused(client, arguments)
-    assert code(failure) == "VALIDATION_PAYLOAD_TOO_LARGE"
+    failure = call_and_get_error(client, arguments)
+    assert read_code(failure) == "VALIDATION_PAYLOAD_TOO_LARGE"
     details = failure["error"]["details"]
     assert limit is None or details["limit_type"] == limit
     assert details["actual_value"] > details["limit_value"]
 
 
 def test_rejects_too_deep_json_as_parse_error(client: AqlClient) -> None:
-    answer = client.send(body(client, echo(b"[" * 50_000 + b"]" * 50_000)), name=PATH)
+    answer = client.send(
+        call_body(client, echo_arguments(b"[" * 50_000 + b"]" * 50_000)), name=PATH
+    )
     assert (answer.status, answer.error["code"]) == (400, -32700)
 
 
 def test_accepts_values_at_limits(client: AqlClient) -> None:
     # The arguments are the first level, `params` the second.
-    answer = client.send(body(client, echo(b"[" * 30 + b"]" * 30)), name=PATH)
-    assert code(envelope(answer.result)) == "VALIDATION_INVALID_TYPE"
-    room = 1024 * 1024 - len(echo(b'""'))
-    answer = client.send(body(client, echo(b'"' + b"x" * room + b'"')), name=PATH)
-    assert envelope(answer.result)["success"] is True
-    over = echo(b'"' + b"x" * (room + 1) + b'"')
-    assert code(refused(client, over)) == "VALIDATION_PAYLOAD_TOO_LARGE"
+    answer = client.send(call_body(client, echo_arguments(b"[" * 30 + b"]" * 30)), name=PATH)
+    assert read_code(read_envelope(answer.result)) == "VALIDATION_INVALID_TYPE"
+    room = 1024 * 1024 - len(echo_arguments(b'""'))
+    answer = client.send(call_body(client, echo_arguments(b'"' + b"x" * room + b'"')), name=PATH)
+    assert read_envelope(answer.result)["success"] is True
+    over = echo_arguments(b'"' + b"x" * (room + 1) + b'"')
+    assert read_code(call_and_get_error(client, over)) == "VALIDATION_PAYLOAD_TOO_LARGE"
 
 
 @pytest.mark.parametrize(
@@ -156,22 +160,20 @@ def test_accepts_values_at_limits(client: AqlClient) -> None:
          "BATCH_VALIDATION_ERROR"),
     ],
 )  # fmt: skip
-def test_rejects_invalid_requests(
-    client: AqlClient, arguments: bytes, expected: str
-) -> None:
-    assert code(refused(client, arguments)).startswith(expected)
+def test_rejects_invalid_requests(client: AqlClient, arguments: bytes, expected: str) -> None:
+    assert read_code(call_and_get_error(client, arguments)).startswith(expected)
 
 
 def test_rejects_arguments_that_are_no_object(client: AqlClient) -> None:
     for arguments in (b"null", b"[]", b'"operation"', b"7", b"true"):
-        answer = client.send(body(client, arguments), name=PATH)
+        answer = client.send(call_body(client, arguments), name=PATH)
         said = answer.json
-        assert "error" in said or envelope(said["result"])["success"] is False
+        assert "error" in said or read_envelope(said["result"])["success"] is False
 
 
 def test_nested_batch_fails_alone(client: AqlClient) -> None:
     items = [{"operation": "shop_echo", "params": {"text": "a"}}, {"operations": []}, 7]
-    answer = envelope(client.call(PATH, {"operations": items}))
+    answer = read_envelope(client.call(PATH, {"operations": items}))
     assert answer["success"] is False or [r["result"]["success"] for r in answer["results"]] == [
         True,
         False,
@@ -194,7 +196,7 @@ def test_rejects_changed_cursor(client: AqlClient, change: str) -> None:
         "empty": "",
     }[change]
     answer = client.ask("list_notes", {"first": 1, "after": spoiled})
-    assert code(answer).startswith("VALIDATION_")
+    assert read_code(answer).startswith("VALIDATION_")
     assert client.ask("list_notes", {"first": 1, "after": cursor})["success"] is True
 
 
@@ -205,7 +207,7 @@ def test_large_result_names_limit_and_remedy(
     node = start_node(aql=AqlConfig(operations=READ))
     client = AqlClient(node)
     answer = client.ask("shop_large", {"size": 12 * 1024 * 1024})
-    assert code(answer) == "VALIDATION_PAYLOAD_TOO_LARGE"
+    assert read_code(answer) == "VALIDATION_PAYLOAD_TOO_LARGE"
     assert answer["error"]["details"]["limit_type"] == "response_size"
     assert "fields" in answer["error"]["message"]
 
@@ -214,7 +216,7 @@ def test_node_works_after_hundred_invalid_requests(node: NodeThread) -> None:
     client = AqlClient(node, "?view=aql", "stateless")
     for number in range(100):
         garbage = bytes((number * 7 + step * 31) % 256 for step in range(50))
-        answer = client.send(body(client, garbage), name=PATH)
+        answer = client.send(call_body(client, garbage), name=PATH)
         assert answer.status in (200, 400), answer
     assert client.ask("shop_echo", {"text": "still here"})["success"] is True
 

@@ -10,7 +10,7 @@ from interlock import errors
 from interlock.aql.config import ApiLimit, AqlConfig, ClientView, OperationConfig, QuotaConfig
 from interlock.trust.authorization import PLAIN
 from tests.aql.server.aql_client import ERAS, FIVE, AqlClient
-from tests.aql.server.test_aql_views import READ, listed_as
+from tests.aql.server.test_aql_views import READ, list_tools_as
 from tests.support.http_client import initialize, message
 from tests.support.node import NodeThread
 
@@ -24,8 +24,8 @@ def test_denied_plain_view_cannot_be_named_over_http(
     start_node: Start, era: str, client: str
 ) -> None:
     node = start_node(aql=AqlConfig(plain="deny"))
-    assert listed_as(node, client, era) == FIVE
-    assert listed_as(node, client, era, "?view=auto") == FIVE
+    assert list_tools_as(node, client, era) == FIVE
+    assert list_tools_as(node, client, era, "?view=auto") == FIVE
     # Nor can a tool be called there by its own name.
     asked = AqlClient(node, "", era).request(
         "tools/call", {"name": "shop.echo", "arguments": ECHO}, "shop.echo"
@@ -38,7 +38,7 @@ def test_denied_plain_view_cannot_be_named_over_http(
     assert "not open here" in refused.error["message"]
 
 
-def plain(node: NodeThread, era: str) -> Callable[[], str]:
+def plain_call(node: NodeThread, era: str) -> Callable[[], str]:
     client = AqlClient(node, "?view=plain", era)
 
     def call() -> str:
@@ -59,7 +59,7 @@ def test_rate_limits_apply_to_plain_calls(start_node: Start, era: str) -> None:
         operations=READ,
     )
     node = start_node(aql=settings)
-    call = plain(node, era)
+    call = plain_call(node, era)
     assert AqlClient(node, "?view=aql", era).ask("shop_echo", ECHO)["success"] is True
     assert call() == "ok"
     assert "2 per day" in call()
@@ -69,7 +69,7 @@ def test_rate_limits_apply_to_plain_calls(start_node: Start, era: str) -> None:
 
 @pytest.mark.parametrize("era", ERAS)
 def test_cooldown_applies_to_plain_calls(start_node: Start, era: str) -> None:
-    call = plain(
+    call = plain_call(
         start_node(aql=AqlConfig(operations={"shop.echo": OperationConfig(cooldown=900)})), era
     )
     assert call() == "ok"
@@ -77,15 +77,13 @@ def test_cooldown_applies_to_plain_calls(start_node: Start, era: str) -> None:
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_quota_pauses_and_ends_plain_calls(
-    start_node: Start, era: str
-) -> None:
+def test_quota_pauses_and_ends_plain_calls(start_node: Start, era: str) -> None:
     waits = QuotaConfig(metric="requests_per_day", warn=1, pause=1, hard_stop=3)
-    call = plain(start_node(aql=AqlConfig(quotas=[waits])), era)
+    call = plain_call(start_node(aql=AqlConfig(quotas=[waits])), era)
     assert call() == "ok"
     assert call() != "ok"
     ends = QuotaConfig(metric="requests_per_day", warn=1, pause=2, hard_stop=2)
-    call = plain(start_node(aql=AqlConfig(quotas=[ends])), era)
+    call = plain_call(start_node(aql=AqlConfig(quotas=[ends])), era)
     assert [call(), call()] == ["ok", "ok"]
     assert "is used up" in call()
 

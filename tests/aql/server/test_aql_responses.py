@@ -11,7 +11,7 @@ import pytest
 from interlock.aql.config import AqlConfig, AqlLimits, OperationConfig, QuotaConfig
 from interlock.aql.language.errors import is_safe_message
 from interlock.core.config.trust import PolicyConfig, RuleConfig
-from tests.aql.language.schemas import OPERATION_RESULT, fits
+from tests.aql.language.schemas import OPERATION_RESULT, matches_schema
 from tests.aql.server.aql_client import AqlClient
 from tests.support.http_client import message
 from tests.support.node import NodeThread
@@ -65,7 +65,7 @@ def test_returns_each_base_error_code(
     client: AqlClient, code: str, operation: str, params: Any
 ) -> None:
     answer = client.ask(operation, params)
-    assert fits(OPERATION_RESULT, answer)
+    assert matches_schema(OPERATION_RESULT, answer)
     assert answer["error"]["code"] == code, answer
     assert is_safe_message(answer["error"]["message"])
 
@@ -108,11 +108,11 @@ def test_safety_loop_is_off_by_default(client: AqlClient) -> None:
     assert client.introspect()["_protocol"]["execution_safety_loop"] == "disabled"
 
 
-def moments(value: Any) -> list[str]:
+def find_timestamps(value: Any) -> list[str]:
     if isinstance(value, dict):
-        return [one for each in value.values() for one in moments(each)]
+        return [one for each in value.values() for one in find_timestamps(each)]
     if isinstance(value, list):
-        return [one for each in value for one in moments(each)]
+        return [one for each in value for one in find_timestamps(each)]
     return [value] if isinstance(value, str) and MOMENT.fullmatch(value) else []
 
 
@@ -127,7 +127,7 @@ def test_node_times_are_utc(client: AqlClient) -> None:
         client.ask("list_executions", {"preset": "full"}),
         client.ask("introspect", {"query": "quota_status"}),
     ]
-    found = moments(answers)
+    found = find_timestamps(answers)
     assert len(found) >= 5
     assert [one for one in found if not one.endswith("Z")] == []
 

@@ -11,7 +11,7 @@ import pytest
 from interlock.aql.config import AqlConfig, OperationConfig
 from interlock.aql.language.errors import is_safe_message
 from interlock.core.config.trust import PolicyConfig
-from tests.aql.server.aql_client import ERAS, FIVE, AqlClient, code, envelope
+from tests.aql.server.aql_client import ERAS, FIVE, AqlClient, read_code, read_envelope
 from tests.support.http_client import message, meta
 from tests.support.node import NodeThread
 from tests.support.tool_server import TOOLS, ToolServer, tool
@@ -82,9 +82,7 @@ def test_both_modes_serve_same_operations(node: NodeThread, era: str) -> None:
         assert answer == {"success": True, "data": {"content": [{"type": "text", "text": "ünï"}]}}
 
 
-def test_rejects_endpoints_of_other_view(
-    node: NodeThread, era: str
-) -> None:
+def test_rejects_endpoints_of_other_view(node: NodeThread, era: str) -> None:
     view, plain = AqlClient(node, "?view=aql", era), AqlClient(node, "", era)
     call = {"name": "shop.echo", "arguments": {"text": "x"}}
     refused = view.request("tools/call", call, "shop.echo")
@@ -100,7 +98,7 @@ def test_rejects_wrong_endpoint_and_names_right_endpoint(node: NodeThread, era: 
     client = AqlClient(node, "?view=aql", era)
     heard = len(node.shop.calls("echo"))
     answer = client.ask("shop_echo", {"nonsense": 1}, tool="mcp_aql_delete")
-    assert code(answer) == "VALIDATION_ENDPOINT_MISMATCH"
+    assert read_code(answer) == "VALIDATION_ENDPOINT_MISMATCH"
     assert "mcp_aql_read" in answer["error"]["message"]
     assert len(node.shop.calls("echo")) == heard
 
@@ -114,7 +112,7 @@ def test_unknown_operation_is_not_found_in_every_mode(
     for name in ("shop_ecko", "shop.echo", "", "x" * 300, "Shop_Echo"):
         answer = client.ask(name)
         expected = "NOT_FOUND_OPERATION" if name else "VALIDATION_MISSING_PARAM"
-        assert code(answer) in (expected, "VALIDATION_INVALID_TYPE"), (name, answer)
+        assert read_code(answer) in (expected, "VALIDATION_INVALID_TYPE"), (name, answer)
         assert set(answer["error"]) <= {"code", "message", "details"}
         assert is_safe_message(answer["error"]["message"])
     assert "shop_echo" in client.ask("shop_ecko")["error"]["details"]["available"]
@@ -137,9 +135,7 @@ def test_introspection_suffices_for_call(node: NodeThread, era: str, view: str) 
 
 
 @pytest.mark.spec("AQ-1.4-1", "AQ-10.2-1", "AQ-10.1-1", "AQ-4.3-1", "AQ-8.5.2-1")
-def test_introspection_lists_and_classifies_every_operation(
-    node: NodeThread, era: str
-) -> None:
+def test_introspection_lists_and_classifies_every_operation(node: NodeThread, era: str) -> None:
     client = AqlClient(node, "?view=aql", era)
     told = client.introspect()
     assert told["_protocol"]["version"] == "1.0.0-draft"
@@ -212,7 +208,7 @@ def test_ignores_session_id_of_client(node: NodeThread, era: str) -> None:
         "arguments": claimed,
         "_meta": {"session_id": "somebody-else"},
     }
-    told = envelope(mine.request("tools/call", params, "mcp_aql_read").result)
+    told = read_envelope(mine.request("tools/call", params, "mcp_aql_read").result)
     assert told["data"]["_protocol"]["session_id"] == own
 
 
@@ -255,7 +251,7 @@ def test_passes_progress_through_view(node: NodeThread) -> None:
             if event is not None:
                 seen.append(event)
     assert [one["params"]["progress"] for one in seen[:-1]] == [1, 2, 3]
-    assert envelope(seen[-1]["result"])["success"] is True
+    assert read_envelope(seen[-1]["result"])["success"] is True
 
 
 def test_cancels_call_in_view(node: NodeThread) -> None:
@@ -318,7 +314,7 @@ def test_stateless_session_id_belongs_to_caller(start_node: Callable[..., NodeTh
     params = {"name": "mcp_aql_read", "arguments": arguments, "_meta": claimed}
     for name, expected in (("chief", True), ("deputy", False)):
         answer = clients[name].request("tools/call", params, "mcp_aql_read")
-        assert envelope(answer.result)["success"] is expected, name
+        assert read_envelope(answer.result)["success"] is expected, name
 
 
 def test_unauthenticated_client_sees_nothing(start_node: Callable[..., NodeThread]) -> None:
@@ -363,7 +359,7 @@ def test_every_failure_message_is_safe(node: NodeThread, era: str) -> None:
     ]  # fmt: skip
     for arguments in asked:
         for endpoint in ("mcp_aql_read", "mcp_aql_execute"):
-            answer = envelope(client.call(endpoint, arguments))
+            answer = read_envelope(client.call(endpoint, arguments))
             for one in [item["result"] for item in answer.get("results", ())] or [answer]:
-                assert code(one)
+                assert read_code(one)
                 assert is_safe_message(one["error"]["message"]), one

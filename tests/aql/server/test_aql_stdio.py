@@ -12,7 +12,7 @@ from mcp import Client
 
 from interlock.aql.config import AqlConfig, OperationConfig
 from interlock.core.server.mcp.views import CHOSEN
-from tests.aql.server.aql_client import ERAS, FIVE, envelope
+from tests.aql.server.aql_client import ERAS, FIVE, read_envelope
 from tests.support.http_client import HANG_TIMEOUT, HttpConnection, initialize, message, meta
 from tests.support.node import NodeThread
 from tests.support.tool_server import ToolServer, tool
@@ -57,7 +57,7 @@ class Lines:
     def ask(self, operation: str, params: dict[str, Any], tool: str = "mcp_aql_read") -> Any:
         arguments = {"operation": operation, "params": params}
         answer = self.request("tools/call", {"name": tool, "arguments": arguments})
-        return envelope(answer["result"])
+        return read_envelope(answer["result"])
 
 
 @pytest.mark.spec("AQ-3.3-1")
@@ -103,7 +103,7 @@ def test_invalid_utf8_affects_only_its_line(node: NodeThread) -> None:
         if "error" in said:
             assert said["error"]["code"] == -32700
         else:
-            assert envelope(said["result"])["error"]["code"] == "VALIDATION_INVALID_ENCODING"
+            assert read_envelope(said["result"])["error"]["code"] == "VALIDATION_INVALID_ENCODING"
         assert lines.ask("shop_echo", {"text": "after"})["success"] is True
 
 
@@ -112,7 +112,7 @@ def test_disconnect_cancels_executions(node: NodeThread) -> None:
     lines = Lines(node, "session")
     arguments = {"operation": "shop_hold", "params": {"text": "begun"}, "_async": True}
     answer = lines.request("tools/call", {"name": "mcp_aql_execute", "arguments": arguments})
-    begun = envelope(answer["result"])
+    begun = read_envelope(answer["result"])
     assert begun["data"]["status"] == "running"
     held = node.shop.wait_for_hold("begun")
     lines.wire.close()

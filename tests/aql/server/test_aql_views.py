@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from interlock.aql.config import AqlConfig, ClientView, FamilyConfig, OperationConfig, ProfileConfig
-from tests.aql.server.aql_client import ERAS, FIVE, AqlClient, code
+from tests.aql.server.aql_client import ERAS, FIVE, AqlClient, read_code
 from tests.support.http_client import META, initialize, message, meta
 from tests.support.node import NodeThread
 from tests.support.tool_server import ToolServer, tool
@@ -17,7 +17,7 @@ Start = Callable[..., NodeThread]
 READ = {"shop.echo": OperationConfig(category="READ", danger="safe")}
 
 
-def listed_as(node: NodeThread, client: str, era: str, query: str = "") -> list[str]:
+def list_tools_as(node: NodeThread, client: str, era: str, query: str = "") -> list[str]:
     """What a client of this name sees."""
     wanted = AqlClient(node, query, "stateless")
     if era == "session":
@@ -31,7 +31,7 @@ def listed_as(node: NodeThread, client: str, era: str, query: str = "") -> list[
     ]
 
 
-def instructions_of(client: AqlClient) -> str:
+def read_instructions(client: AqlClient) -> str:
     if client.session is not None:
         opened: str = client.session.opened.get("instructions", "")
         return opened
@@ -48,7 +48,7 @@ def test_schema_without_properties_accepts_any_parameter(start_node: Start, era:
     answer = client.ask("shop_echo", {"text": "free", "more": [1]})
     assert answer["data"]["content"][0]["text"] == "free"
     assert shop.calls("echo")[-1]["params"]["arguments"] == {"text": "free", "more": [1]}
-    assert code(client.ask("shop_add", {"b": 1})) == "VALIDATION_UNKNOWN_PARAM"
+    assert read_code(client.ask("shop_add", {"b": 1})) == "VALIDATION_UNKNOWN_PARAM"
 
 
 @pytest.mark.parametrize("era", ERAS)
@@ -69,12 +69,12 @@ def test_config_selects_view_by_client(start_node: Start, era: str) -> None:
         ClientView(view="plain", clients=["classic"]),
     ]
     node = start_node(aql=AqlConfig(view="aql", clients=rules, operations=READ))
-    assert listed_as(node, "anybody", era) == FIVE
-    assert listed_as(node, "small-model", era) == ["mcp_aql"]
-    assert "shop__echo" in listed_as(node, "classic", era)
+    assert list_tools_as(node, "anybody", era) == FIVE
+    assert list_tools_as(node, "small-model", era) == ["mcp_aql"]
+    assert "shop__echo" in list_tools_as(node, "classic", era)
     # Who asks in its URL gets what it asks for.
-    assert listed_as(node, "classic", era, "?view=aql-single") == ["mcp_aql"]
-    assert "shop__echo" in listed_as(node, "small-model", era, "?view=plain")
+    assert list_tools_as(node, "classic", era, "?view=aql-single") == ["mcp_aql"]
+    assert "shop__echo" in list_tools_as(node, "small-model", era, "?view=plain")
     # In which view something is called is decided in the same way.
     client = AqlClient(node, "", era)
     assert client.ask("shop_echo", {"text": "by default"})["success"] is True
@@ -111,7 +111,7 @@ def test_profiles_define_endpoints(start_node: Start, era: str) -> None:
         answer = client.ask("shop_echo", {"text": view}, tool="mcp_aql_query")
         assert answer["success"] is True
         wrong = client.ask("introspect", {"query": "operations"}, tool="mcp_aql_query")
-        assert code(wrong) == "VALIDATION_ENDPOINT_MISMATCH"
+        assert read_code(wrong) == "VALIDATION_ENDPOINT_MISMATCH"
 
 
 @pytest.mark.spec("AQ-MCP-6.2-1")
@@ -168,8 +168,8 @@ def test_auto_view_shows_tools_of_small_catalog(start_node: Start, era: str) -> 
     assert AqlClient(small, "?view=auto", era).names() == ["shop__echo"]
     client = AqlClient(large, "?view=auto", era)
     assert client.names() == FIVE
-    assert "mcp_aql_read" in instructions_of(client)
-    assert "mcp_aql_read" not in instructions_of(AqlClient(small, "?view=auto", era))
+    assert "mcp_aql_read" in read_instructions(client)
+    assert "mcp_aql_read" not in read_instructions(AqlClient(small, "?view=auto", era))
     # Both ways of calling work, whatever is listed.
     said = client.call("shop.tool_3", {"text": "by name"})
     assert said["content"][0]["text"] == "by name"

@@ -48,7 +48,7 @@ def execution(id: str = "exec_1", **more: Any) -> Execution:
     )
 
 
-def put(
+def write_record(
     store: ExecutionStore, loop: Told[bool], one: Execution, result: bytes | None = None
 ) -> bool:
     number = len(loop.became) + 1
@@ -60,16 +60,16 @@ def test_loads_stored_executions(store: ExecutionStore, loop: Told[bool]) -> Non
     one = execution("one", created=2.0, arguments=b'{"x":1}', status=ExecutionState.RUNNING)
     error = {"code": "X", "message": "m", "details": {"n": 2**80}}
     other = execution("other", error=error, progress={"percentage": 5.0})
-    assert put(store, loop, one)
-    assert put(store, loop, other)
+    assert write_record(store, loop, one)
+    assert write_record(store, loop, other)
     done = execution("one", created=2.0, status=ExecutionState.COMPLETED, size=4)
-    assert put(store, loop, done, b"null")
+    assert write_record(store, loop, done, b"null")
     assert store.load() == [other, done]
     assert store.result("one") == b"null"
     assert store.result("other") is None
     assert store.result("nobody") is None
     store.delete(["other"])
-    assert put(store, loop, done), "a retry leaves no result behind"
+    assert write_record(store, loop, done), "a retry leaves no result behind"
     assert store.result("one") is None
     assert [one.id for one in store.load()] == ["one"]
 
@@ -82,13 +82,13 @@ def test_groups_writes_in_few_commits(store: ExecutionStore, loop: Told[bool]) -
 
 
 def test_only_owner_can_read_file(store: ExecutionStore, loop: Told[bool]) -> None:
-    put(store, loop, execution())
+    write_record(store, loop, execution())
     for found in store.path.parent.iterdir():  # type: ignore[union-attr]
         assert stat.S_IMODE(found.stat().st_mode) == 0o600
 
 
 def test_waits_for_disk(store: ExecutionStore, loop: Told[bool]) -> None:
-    put(store, loop, execution())
+    write_record(store, loop, execution())
     with store._file.lock:
         [synchronous] = store._file.connect().execute("PRAGMA synchronous").fetchone()
     assert synchronous == 2
@@ -97,10 +97,10 @@ def test_waits_for_disk(store: ExecutionStore, loop: Told[bool]) -> None:
 def test_running_executions_belong_to_their_node(path: Path, loop: Told[bool]) -> None:
     one, other = (ExecutionStore(path, deliver=loop.deliver) for _ in range(2))
     try:
-        put(one, loop, execution("one", status=ExecutionState.RUNNING))
+        write_record(one, loop, execution("one", status=ExecutionState.RUNNING))
         assert other.load() == []
         other.delete(["one"])
-        put(other, loop, execution("other"))
+        write_record(other, loop, execution("other"))
         assert [found.id for found in one.load()] == ["one"]
     finally:
         one.close()
@@ -119,14 +119,14 @@ def test_failed_write_does_not_affect_others(store: ExecutionStore, loop: Told[b
 
 
 def test_closed_store_writes_nothing(store: ExecutionStore, loop: Told[bool]) -> None:
-    put(store, loop, execution())
+    write_record(store, loop, execution())
     store.close()
-    assert put(store, loop, execution("late")) is False
+    assert write_record(store, loop, execution("late")) is False
 
 
 def test_other_thread_may_close_store(path: Path, loop: Told[bool]) -> None:
     store = ExecutionStore(path, deliver=loop.deliver)
-    put(store, loop, execution(), b"null")
+    write_record(store, loop, execution(), b"null")
     assert store.result("exec_1") == b"null"
     failed: list[BaseException] = []
 
@@ -149,7 +149,7 @@ def test_rejects_foreign_database(path: Path, loop: Told[bool]) -> None:
     file.close()
     before = path.read_bytes()
     store = ExecutionStore(path, deliver=loop.deliver)
-    assert put(store, loop, execution()) is False
+    assert write_record(store, loop, execution()) is False
     assert "another program's" in store.reason
     with pytest.raises(InterlockError):
         store.load()
@@ -158,8 +158,8 @@ def test_rejects_foreign_database(path: Path, loop: Told[bool]) -> None:
 
 
 def test_skips_damaged_record(store: ExecutionStore, loop: Told[bool]) -> None:
-    put(store, loop, execution("good"))
-    put(store, loop, execution("bad"))
+    write_record(store, loop, execution("good"))
+    write_record(store, loop, execution("bad"))
     store._file.run_now(
         lambda file: file.execute("UPDATE execution SET record = x'ff' WHERE id = 'bad'")
     )
@@ -169,14 +169,14 @@ def test_skips_damaged_record(store: ExecutionStore, loop: Told[bool]) -> None:
 def test_reports_folder_in_place_of_file(path: Path, loop: Told[bool]) -> None:
     path.mkdir(parents=True)
     store = ExecutionStore(path, deliver=loop.deliver)
-    assert put(store, loop, execution()) is False
+    assert write_record(store, loop, execution()) is False
     assert str(path) in store.reason
     with pytest.raises(InterlockError):
         store.result("x")
     store.close()
     os.rmdir(path)
     store = ExecutionStore(path, deliver=loop.deliver)
-    assert put(store, loop, execution())
+    assert write_record(store, loop, execution())
     store.close()
 
 

@@ -12,10 +12,10 @@ from tests.contracts.diff.schema_table import (
     STRING,
     Row,
     array,
-    closed,
+    closed_obj,
+    integer,
     obj,
     text,
-    whole,
 )
 
 
@@ -27,18 +27,18 @@ def one_of(*branches: Any) -> dict[str, Any]:
     return {"oneOf": list(branches)}
 
 
-def kind(name: str, **more: Any) -> dict[str, Any]:
+def variant(name: str, **more: Any) -> dict[str, Any]:
     """One of several objects that a member tells apart."""
     return obj({"kind": {"const": name}, **more}, required=["kind"])
 
 
-def tree(value: Any) -> dict[str, Any]:
+def tree_schema(value: Any) -> dict[str, Any]:
     node = obj({"value": value, "kids": array(items={"$ref": "#/$defs/Node"})})
     return {"$ref": "#/$defs/Node", "$defs": {"Node": node}}
 
 
 LONG, SHORT = text(minLength=3), text(maxLength=2)
-CIRCLE, SQUARE = kind("circle", r=NUMBER), kind("square", side=NUMBER)
+CIRCLE, SQUARE = variant("circle", r=NUMBER), variant("square", side=NUMBER)
 IF = {"if": {"required": ["a"]}, "then": {"required": ["b"]}}
 
 UNIONS: list[Row] = [
@@ -65,10 +65,10 @@ UNIONS: list[Row] = [
     ("null by anyOf", "input", obj({"a": STRING}), obj({"a": any_of(STRING, NULL)}),
      ("FIELD_TYPE_WIDENED /properties/a",)),
     ("consts as enum", "input", any_of({"const": "a"}, {"const": "b"}), AB, ("REWRITTEN /",)),
-    ("a range as enum", "input", whole(minimum=1, maximum=3), {"enum": [1, 2, 3]},
+    ("a range as enum", "input", integer(minimum=1, maximum=3), {"enum": [1, 2, 3]},
      ("REWRITTEN /",)),
     ("oneOf branch added, told apart", "input", one_of(CIRCLE, SQUARE),
-     one_of(CIRCLE, SQUARE, kind("line")), ("COMPOSITION_WIDENED /oneOf/2",)),
+     one_of(CIRCLE, SQUARE, variant("line")), ("COMPOSITION_WIDENED /oneOf/2",)),
     ("oneOf branch added that overlaps", "input", one_of(LONG, INTEGER),
      one_of(LONG, INTEGER, text(minLength=5)), ("!COMPOSITION_NARROWED /oneOf/2",)),
     ("oneOf branch removed", "input", one_of(CIRCLE, SQUARE), one_of(CIRCLE),
@@ -114,7 +114,7 @@ CONDITIONS: list[Row] = [
     ("else tighter", "input", {"if": STRING, "else": NUMBER}, {"if": STRING, "else": INTEGER},
      ("!COMPOSITION_NARROWED /if",)),
     ("a condition that is never met", "input", INTEGER,
-     whole(**{"if": STRING, "then": {"minLength": 3}}), ("REWRITTEN /",)),
+     integer(**{"if": STRING, "then": {"minLength": 3}}), ("REWRITTEN /",)),
     ("a condition on a value", "input",
      obj({"a": AB}, **{"if": obj({"a": {"const": "a"}}), "then": {"required": ["x"]}}),
      obj({"a": AB}, **{"if": obj({"a": {"const": "a"}}), "then": {"required": ["x", "y"]}}),
@@ -134,13 +134,13 @@ REFERENCES: list[Row] = [
      ("!CONSTRAINT_TIGHTENED /$defs/A/minLength",)),
     ("an unused definition", "input", {**STRING, "$defs": {"A": STRING}},
      {**STRING, "$defs": {"A": INTEGER}}, ("REWRITTEN /",)),
-    ("a tree looser", "input", tree(text(minLength=2)), tree(text(minLength=1)),
+    ("a tree looser", "input", tree_schema(text(minLength=2)), tree_schema(text(minLength=1)),
      ("CONSTRAINT_LOOSENED /$defs/Node/properties/value/minLength",)),
-    ("a tree tighter", "input", tree(text(minLength=2)), tree(text(minLength=3)),
+    ("a tree tighter", "input", tree_schema(text(minLength=2)), tree_schema(text(minLength=3)),
      ("!CONSTRAINT_TIGHTENED /$defs/Node/properties/value/minLength",)),
-    ("a tree unrolled once", "input", tree(STRING),
+    ("a tree unrolled once", "input", tree_schema(STRING),
      {**obj({"value": STRING, "kids": array(items={"$ref": "#/$defs/Node"})}),
-      "$defs": tree(STRING)["$defs"]}, ("REWRITTEN /",)),
+      "$defs": tree_schema(STRING)["$defs"]}, ("REWRITTEN /",)),
     ("a tree by an anchor", "input",
      {"$anchor": "n", **obj({"kids": array(items={"$ref": "#n"}), "v": LONG})},
      {"$anchor": "n", **obj({"kids": array(items={"$ref": "#n"}), "v": STRING})},
@@ -191,7 +191,7 @@ UNDECIDED: list[Row] = [
     ("a draft that nobody knows", "input", STRING, {"$schema": "https://x.test/own"},
      ("!UNREADABLE /",)),
     ("unevaluatedProperties beside a union", "input",
-     closed({"a": STRING, "b": STRING}),
+     closed_obj({"a": STRING, "b": STRING}),
      {"type": "object", "unevaluatedProperties": False,
       "anyOf": [obj({"a": STRING}), obj({"b": STRING})]},
      ("!UNDECIDED /",)),

@@ -20,7 +20,7 @@ def obj(properties: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {"type": "object", "properties": properties, **more}
 
 
-def closed(properties: dict[str, Any], **more: Any) -> dict[str, Any]:
+def closed_obj(properties: dict[str, Any], **more: Any) -> dict[str, Any]:
     return obj(properties, additionalProperties=False, **more)
 
 
@@ -32,7 +32,7 @@ def text(**more: Any) -> dict[str, Any]:
     return {"type": "string", **more}
 
 
-def whole(**more: Any) -> dict[str, Any]:
+def integer(**more: Any) -> dict[str, Any]:
     return {"type": "integer", **more}
 
 
@@ -61,8 +61,8 @@ CLASSES: list[Row] = [
 SIDES: list[Row] = [
     ("removed, sent", "input", TWO, ONE, ("!FIELD_REMOVED /properties/b",)),
     ("removed, read", "output", TWO, ONE, ("!FIELD_REMOVED /properties/b",)),
-    ("removed from closed, sent", "input", closed({"a": STRING, "b": STRING}),
-     closed({"a": STRING}), ("!FIELD_REMOVED /properties/b",)),
+    ("removed from closed, sent", "input", closed_obj({"a": STRING, "b": STRING}),
+     closed_obj({"a": STRING}), ("!FIELD_REMOVED /properties/b",)),
     ("type changed, sent", "input", ONE, obj({"a": INTEGER}),
      ("!FIELD_TYPE_CHANGED /properties/a",)),
     ("type wider, sent", "input", obj({"a": INTEGER}), obj({"a": NUMBER}),
@@ -93,14 +93,14 @@ SIDES: list[Row] = [
      ("!REQUIRED_FIELD_DROPPED /properties/a",)),
     ("optional field of an open object, sent", "input", ONE, TWO,
      ("!FIELD_CLAIMED /properties/b",)),
-    ("optional field of a closed object, sent", "input", closed({"a": STRING}),
-     closed({"a": STRING, "b": STRING}), ("FIELD_ADDED_OPTIONAL /properties/b",)),
+    ("optional field of a closed object, sent", "input", closed_obj({"a": STRING}),
+     closed_obj({"a": STRING, "b": STRING}), ("FIELD_ADDED_OPTIONAL /properties/b",)),
     ("any value under a new name, sent", "input", ONE, obj({"a": STRING, "b": {}}),
      ("FIELD_ADDED_OPTIONAL /properties/b",)),
     ("optional field of an open object, read", "output", ONE, TWO,
      ("FIELD_ADDED_OPTIONAL /properties/b",)),
-    ("optional field of a closed object, read", "output", closed({"a": STRING}),
-     closed({"a": STRING, "b": STRING}), ("!FIELD_ADDED_TO_CLOSED /properties/b",)),
+    ("optional field of a closed object, read", "output", closed_obj({"a": STRING}),
+     closed_obj({"a": STRING, "b": STRING}), ("!FIELD_ADDED_TO_CLOSED /properties/b",)),
     ("enum, sent", "input", AB, AC, ("!ENUM_VALUE_REMOVED /enum", "ENUM_VALUE_ADDED /enum")),
     ("enum, read", "output", AB, AC, ("ENUM_VALUE_REMOVED /enum", "!ENUM_VALUE_ADDED /enum")),
     ("const is an enum of one", "input", {"const": 1}, {"enum": [1, 2]},
@@ -121,16 +121,18 @@ BOUNDS: list[Row] = [
      ("!CONSTRAINT_LOOSENED /minLength",)),
     ("maxLength new", "input", STRING, text(maxLength=9), ("!CONSTRAINT_TIGHTENED /maxLength",)),
     ("maxLength gone", "input", text(maxLength=9), STRING, ("CONSTRAINT_LOOSENED /maxLength",)),
-    ("minimum up", "input", whole(minimum=1), whole(minimum=2),
+    ("minimum up", "input", integer(minimum=1), integer(minimum=2),
      ("!CONSTRAINT_TIGHTENED /minimum",)),
-    ("maximum up", "input", whole(maximum=1), whole(maximum=2), ("CONSTRAINT_LOOSENED /maximum",)),
-    ("exclusive for integers says the same", "input", whole(minimum=3), whole(exclusiveMinimum=2),
+    ("maximum up", "input", integer(maximum=1), integer(maximum=2),
+     ("CONSTRAINT_LOOSENED /maximum",)),
+    ("exclusive for integers says the same", "input",
+     integer(minimum=3), integer(exclusiveMinimum=2),
      ("REWRITTEN /",)),
     ("exclusive for numbers does not", "input", {"type": "number", "minimum": 3},
      {"type": "number", "exclusiveMinimum": 3}, ("!CONSTRAINT_TIGHTENED /exclusiveMinimum",)),
-    ("multipleOf a divisor", "input", whole(multipleOf=4), whole(multipleOf=2),
+    ("multipleOf a divisor", "input", integer(multipleOf=4), integer(multipleOf=2),
      ("CONSTRAINT_LOOSENED /multipleOf",)),
-    ("multipleOf something else", "input", whole(multipleOf=4), whole(multipleOf=3),
+    ("multipleOf something else", "input", integer(multipleOf=4), integer(multipleOf=3),
      ("!CONSTRAINT_CHANGED /multipleOf",)),
     ("pattern changed", "input", text(pattern="^a"), text(pattern="^b"),
      ("!CONSTRAINT_CHANGED /pattern",)),
@@ -150,19 +152,19 @@ BOUNDS: list[Row] = [
     ("maxProperties gone", "input", obj({}, maxProperties=3), obj({}),
      ("CONSTRAINT_LOOSENED /maxProperties",)),
     ("a bound of zero says nothing", "input", text(minLength=0), STRING, ("REWRITTEN /",)),
-    ("1.0 is 1", "input", whole(minimum=1.0), whole(minimum=1), ("REWRITTEN /",)),
+    ("1.0 is 1", "input", integer(minimum=1.0), integer(minimum=1), ("REWRITTEN /",)),
 ]  # fmt: skip
 
 MEMBERS: list[Row] = [
-    ("closed", "input", ONE, closed({"a": STRING}),
+    ("closed", "input", ONE, closed_obj({"a": STRING}),
      ("!ADDITIONAL_PROPERTIES_CLOSED /additionalProperties",)),
-    ("closed, read", "output", ONE, closed({"a": STRING}),
+    ("closed, read", "output", ONE, closed_obj({"a": STRING}),
      ("ADDITIONAL_PROPERTIES_CLOSED /additionalProperties",)),
-    ("closed, stored", "both", ONE, closed({"a": STRING}),
+    ("closed, stored", "both", ONE, closed_obj({"a": STRING}),
      ("!ADDITIONAL_PROPERTIES_CLOSED /additionalProperties",)),
-    ("opened", "input", closed({"a": STRING}), ONE,
+    ("opened", "input", closed_obj({"a": STRING}), ONE,
      ("ADDITIONAL_PROPERTIES_OPENED /additionalProperties",)),
-    ("opened, read", "output", closed({"a": STRING}), ONE,
+    ("opened, read", "output", closed_obj({"a": STRING}), ONE,
      ("!ADDITIONAL_PROPERTIES_OPENED /additionalProperties",)),
     ("open is open", "input", ONE, obj({"a": STRING}, additionalProperties=True),
      ("REWRITTEN /",)),
@@ -182,8 +184,8 @@ MEMBERS: list[Row] = [
     ("propertyNames tighter", "input", {"type": "object"},
      {"type": "object", "propertyNames": {"maxLength": 3}},
      ("!CONSTRAINT_TIGHTENED /propertyNames/maxLength",)),
-    ("propertyNames that all names fit", "input", closed({"a": STRING}),
-     closed({"a": STRING}, propertyNames={"maxLength": 3}), ("REWRITTEN /",)),
+    ("propertyNames that all names fit", "input", closed_obj({"a": STRING}),
+     closed_obj({"a": STRING}, propertyNames={"maxLength": 3}), ("REWRITTEN /",)),
     ("dependentRequired new", "input", TWO, {**TWO, "dependentRequired": {"a": ["b"]}},
      ("!CONSTRAINT_TIGHTENED /dependentRequired/a",)),
     ("dependentRequired gone", "input", {**TWO, "dependentRequired": {"a": ["b"]}}, TWO,
@@ -193,9 +195,9 @@ MEMBERS: list[Row] = [
     ("dependentSchemas new", "input", TWO,
      {**TWO, "dependentSchemas": {"a": {"required": ["b"]}}},
      ("!REQUIRED_FIELD_ADDED /dependentSchemas/a/properties/b",)),
-    ("unevaluatedProperties as additionalProperties", "input", closed({"a": STRING}),
+    ("unevaluatedProperties as additionalProperties", "input", closed_obj({"a": STRING}),
      obj({"a": STRING}, unevaluatedProperties=False), ("REWRITTEN /",)),
-    ("unevaluatedProperties over allOf", "input", closed({"a": STRING, "b": INTEGER}),
+    ("unevaluatedProperties over allOf", "input", closed_obj({"a": STRING, "b": INTEGER}),
      {"type": "object", "allOf": [obj({"a": STRING}), obj({"b": INTEGER})],
       "unevaluatedProperties": False}, ("REWRITTEN /",)),
     ("items narrower", "input", array(items=NUMBER), array(items=INTEGER),
@@ -218,10 +220,11 @@ MEMBERS: list[Row] = [
 NOTES: list[Row] = [
     ("title", "input", {"title": "x"}, {"title": "y"}, ("DESCRIPTION_CHANGED /title",)),
     ("examples", "input", {"examples": [1]}, {"examples": [2]}, ("DESCRIPTION_CHANGED /examples",)),
-    ("default of another value", "input", whole(default=1), whole(default=2),
+    ("default of another value", "input", integer(default=1), integer(default=2),
      ("!DEFAULT_CHANGED /default",)),
-    ("default, read", "output", whole(default=1), whole(default=2), ("DEFAULT_CHANGED /default",)),
-    ("default where there was none", "input", whole(), whole(default=2),
+    ("default, read", "output", integer(default=1), integer(default=2),
+     ("DEFAULT_CHANGED /default",)),
+    ("default where there was none", "input", integer(), integer(default=2),
      ("DEFAULT_ADDED /default",)),
     ("format is a note", "input", text(format="date"), text(format="email"),
      ("FORMAT_CHANGED /format",)),

@@ -66,13 +66,17 @@ def test_change_determines_version(after: dict[str, object], raised: Bump, versi
         ("3.0.0", "2.9.9", Compatibility.INCOMPATIBLE),
     ],
 )
-def test_checks_compatibility_of_versions(client: str, server: str, expected: Compatibility) -> None:
+def test_checks_compatibility_of_versions(
+    client: str, server: str, expected: Compatibility
+) -> None:
     assert check_compatibility(client, server) is expected
 
 
 @pytest.mark.spec("ST-4.5.2-1")
 @given(*[st.tuples(*[st.integers(0, 20)] * 3)] * 2)
-def test_compatibility_follows_major_and_minor(client: tuple[int, int, int], server: tuple[int, int, int]) -> None:
+def test_compatibility_follows_major_and_minor(
+    client: tuple[int, int, int], server: tuple[int, int, int]
+) -> None:
     found = check_compatibility("{}.{}.{}".format(*client), "{}.{}.{}".format(*server))
     assert (found is Compatibility.INCOMPATIBLE) == (client[0] != server[0])
     if client[0] == server[0]:

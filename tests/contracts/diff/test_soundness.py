@@ -13,8 +13,8 @@ from hypothesis.errors import Unsatisfiable
 
 from interlock.contracts.diff.changes import ChangeReason, Role, breaking
 from interlock.contracts.diff.schemas import diff_schemas
-from tests.contracts.diff.random_schemas import VALUES, Schemas, parts_of
 from tests.contracts.diff.instances import instances
+from tests.contracts.diff.random_schemas import VALUES, Schemas, parts_of
 
 EVERY = list(HealthCheck)
 SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much]
@@ -30,7 +30,7 @@ def validator(schema: Any) -> Any:
         return None
 
 
-def contradicting(sent: Any, taken: Any) -> list[Any]:
+def find_contradictions(sent: Any, taken: Any) -> list[Any]:
     """Small values that are valid for who sends, and not for who takes them."""
     before, after = validator(sent), validator(taken)
     assume(before is not None and after is not None)
@@ -50,7 +50,7 @@ def test_compatible_change_keeps_small_values_valid(role: Role, seed: int, forth
     event("breaking" if breaking(changes) else "compatible")
     if not breaking(changes):
         note(f"{old}\n{new}\n{changes}")
-        assert contradicting(*((old, new) if role == "input" else (new, old))) == []
+        assert find_contradictions(*((old, new) if role == "input" else (new, old))) == []
 
 
 def instances_agree(sent: Any, taken: Any) -> bool:
@@ -90,7 +90,7 @@ def test_compatible_change_keeps_generated_instances_valid(role: Role) -> None:
     assert agreed > 25
 
 
-def as_declared(schema: Any) -> Any:
+def close_schema(schema: Any) -> Any:
     """The schema of those who send nothing but what it names."""
     closed = copy.deepcopy(schema)
     for part in parts_of(closed):
@@ -121,7 +121,7 @@ def test_lenient_comparison_keeps_declared_members_valid(old: Any, seed: int) ->
     changes = diff_schemas(old, new, "input", strict=False)
     if not breaking(changes):
         note(f"{new}\n{changes}")
-        assert contradicting(as_declared(old), new) == []
+        assert find_contradictions(close_schema(old), new) == []
 
 
 @settings(max_examples=150, suppress_health_check=SLOW)

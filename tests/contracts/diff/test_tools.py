@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from interlock.contracts.diff.tools import diff_tool_lists, diff_tools
-from tests.contracts.diff.schema_table import INTEGER, STRING, closed, obj
+from tests.contracts.diff.schema_table import INTEGER, STRING, closed_obj, obj
 from tests.contracts.diff.test_schema_table import label
 
 
@@ -15,7 +15,7 @@ def tool(**more: Any) -> dict[str, Any]:
     return {"name": "t", "description": "d", "inputSchema": obj({"a": STRING}), **more}
 
 
-def hints(**said: bool) -> dict[str, Any]:
+def tool_with(**said: bool) -> dict[str, Any]:
     return tool(annotations=said)
 
 
@@ -30,14 +30,14 @@ ROWS: list[tuple[str, dict[str, Any], dict[str, Any], tuple[str, ...]]] = [
      ("!FIELD_TYPE_CHANGED /inputSchema/properties/a",)),
     ("parameter gone", tool(), tool(inputSchema=obj({})),
      ("!FIELD_REMOVED /inputSchema/properties/a",)),
-    ("parameters closed", tool(), tool(inputSchema=closed({"a": STRING})),
+    ("parameters closed", tool(), tool(inputSchema=closed_obj({"a": STRING})),
      ("!ADDITIONAL_PROPERTIES_CLOSED /inputSchema/additionalProperties",)),
     ("result described", tool(), tool(outputSchema=obj({"x": STRING})),
      ("OUTPUT_ADDED /outputSchema",)),
     ("result no longer described", tool(outputSchema=obj({"x": STRING})), tool(),
      ("!OUTPUT_REMOVED /outputSchema",)),
-    ("result with more", tool(outputSchema=closed({"x": STRING})),
-     tool(outputSchema=closed({"x": STRING, "y": STRING})),
+    ("result with more", tool(outputSchema=closed_obj({"x": STRING})),
+     tool(outputSchema=closed_obj({"x": STRING, "y": STRING})),
      ("FIELD_ADDED_OPTIONAL /outputSchema/properties/y",)),
     ("result with less", tool(outputSchema=obj({"x": STRING}, required=["x"])),
      tool(outputSchema=obj({"x": STRING})),
@@ -49,24 +49,25 @@ ROWS: list[tuple[str, dict[str, Any], dict[str, Any], tuple[str, ...]]] = [
     ("name", tool(), tool(name="u"), ("!TOOL_RENAMED /name",)),
     ("something else", tool(), tool(icons=[]), ("ANNOTATION_CHANGED /icons",)),
     ("meta is nobody's contract", tool(), tool(_meta={"x": 1}), ()),
-    ("read-only no more", hints(readOnlyHint=True), hints(),
+    ("read-only no more", tool_with(readOnlyHint=True), tool_with(),
      ("!EFFECT_RAISED /annotations/readOnlyHint",)),
-    ("read-only to destructive", hints(readOnlyHint=True), hints(destructiveHint=True),
+    ("read-only to destructive", tool_with(readOnlyHint=True), tool_with(destructiveHint=True),
      ("!EFFECT_RAISED /annotations/readOnlyHint",)),
-    ("read-only now", hints(), hints(readOnlyHint=True),
+    ("read-only now", tool_with(), tool_with(readOnlyHint=True),
      ("EFFECT_LOWERED /annotations/readOnlyHint",)),
-    ("destructive", hints(destructiveHint=False), hints(destructiveHint=True),
+    ("destructive", tool_with(destructiveHint=False), tool_with(destructiveHint=True),
      ("!EFFECT_RAISED /annotations/destructiveHint",)),
-    ("destructive, said for the first time", hints(), hints(destructiveHint=True),
+    ("destructive, said for the first time", tool_with(), tool_with(destructiveHint=True),
      ("!EFFECT_RAISED /annotations/destructiveHint",)),
-    ("destructive of what reads", hints(readOnlyHint=True),
-     hints(readOnlyHint=True, destructiveHint=True), ()),
-    ("repeatable no more", hints(idempotentHint=True), hints(),
+    ("destructive of what reads", tool_with(readOnlyHint=True),
+     tool_with(readOnlyHint=True, destructiveHint=True), ()),
+    ("repeatable no more", tool_with(idempotentHint=True), tool_with(),
      ("!EFFECT_RAISED /annotations/idempotentHint",)),
-    ("reaches outside", hints(openWorldHint=False), hints(),
+    ("reaches outside", tool_with(openWorldHint=False), tool_with(),
      ("!EFFECT_RAISED /annotations/openWorldHint",)),
-    ("what is usual, written out", hints(), hints(readOnlyHint=False, idempotentHint=False), ()),
-    ("a hint that is none", hints(), {**tool(), "annotations": {"readOnlyHint": "yes"}}, ()),
+    ("what is usual, written out", tool_with(),
+     tool_with(readOnlyHint=False, idempotentHint=False), ()),
+    ("a hint that is none", tool_with(), {**tool(), "annotations": {"readOnlyHint": "yes"}}, ()),
 ]  # fmt: skip
 
 

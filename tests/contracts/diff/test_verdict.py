@@ -48,21 +48,23 @@ def test_new_major_needs_guide_and_notice(guide: Path) -> None:
     assert len(check_release("1.5.0", "2.0.0", [GONE]).problems) == 2
 
 
-def announced(notice: str, *releases: str, guide: Path, old: str = "1.5.0") -> ReleaseVerdict:
+def check_announced_release(
+    notice: str, *releases: str, guide: Path, old: str = "1.5.0"
+) -> ReleaseVerdict:
     return check_release(old, "2.0.0", [GONE], guide=guide, notice=notice, releases=releases)
 
 
 @pytest.mark.spec("ST-4.5.3-4")
 def test_notice_must_be_two_releases_old(guide: Path) -> None:
-    late = announced("1.5.0", guide=guide)
+    late = check_announced_release("1.5.0", guide=guide)
     assert "in 1.5.0, 1 release before 2.0.0. 2 are required" in late.problems[0]
-    assert announced("1.4.0", guide=guide).passed
+    assert check_announced_release("1.4.0", guide=guide).passed
     # Patches give nobody time to move.
-    patched = announced("1.5.0", "1.5.1", "1.5.2", guide=guide, old="1.5.2")
+    patched = check_announced_release("1.5.0", "1.5.1", "1.5.2", guide=guide, old="1.5.2")
     assert not any("1.5.2 is" in problem for problem in patched.problems)
     assert "1 release before" in patched.problems[-1]
-    assert announced("1.3.0", "1.3.0", "1.4.0", guide=guide).passed
-    assert "newer than 1.5.0" in announced("1.6.0", guide=guide).problems[0]
+    assert check_announced_release("1.3.0", "1.3.0", "1.4.0", guide=guide).passed
+    assert "newer than 1.5.0" in check_announced_release("1.6.0", guide=guide).problems[0]
     assert check_release("1.5.0", "2.0.0", [GONE], guide=guide, notice="1.5.0", cycles=1).passed
 
 
@@ -80,15 +82,15 @@ def test_notice_must_be_two_releases_old(guide: Path) -> None:
 )
 def test_guide_must_match_versions(guide: Path, text: str, problem: str | None) -> None:
     guide.write_text(text, encoding="utf-8")
-    problems = announced("1.4.0", guide=guide).problems
+    problems = check_announced_release("1.4.0", guide=guide).problems
     assert (problem is None) == (problems == ())
     assert problem is None or problem in problems[0]
 
 
 def test_reports_unreadable_guide(tmp_path: Path) -> None:
-    missing = announced("1.4.0", guide=tmp_path / "nope.md")
+    missing = check_announced_release("1.4.0", guide=tmp_path / "nope.md")
     assert "Cannot read the migration guide" in missing.problems[0]
-    assert "Cannot read" in announced("1.4.0", guide=tmp_path).problems[0]
+    assert "Cannot read" in check_announced_release("1.4.0", guide=tmp_path).problems[0]
 
 
 def test_accepts_compatible_changes() -> None:

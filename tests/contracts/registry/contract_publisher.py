@@ -35,7 +35,7 @@ POINTS: dict[str, tuple[Any, str, bool]] = {
 }
 
 
-def die(means: str, point: str) -> None:
+def kill_at(means: str, point: str) -> None:
     """Have this process killed when it gets there next."""
     owner, name, after = POINTS[point]
     owner = owner or (GitDulwich if means == "dulwich" else GitProgram)
@@ -56,7 +56,7 @@ def main() -> None:
     for number in range(int(first), int(first) + int(count)):
         print(f"begin {number}", flush=True)
         if len(sys.argv) > 6 and number == int(first) + int(count) - 1:
-            die(means, sys.argv[6])
+            kill_at(means, sys.argv[6])
         registry.publish(contract(name, f"1.{number}.0"), author=name, reason=f"{name} {number}")
         print(f"done {number}", flush=True)
 

@@ -46,7 +46,7 @@ def contract(
     return Contract(name, version, domain, protocol, raw, Provenance(source, generator, timestamp))
 
 
-class Shelf:
+class RegistryBench:
     """A registry whose clock a test turns."""
 
     def __init__(self, folder: Path, means: GitChoice = "auto") -> None:

@@ -35,7 +35,7 @@ def store(folder: Path, means: GitChoice) -> ContractGit:
     return ContractGit(folder, backend=means, lock_timeout=0.2)
 
 
-def refusal(store: ContractGit, **files: bytes) -> InterlockError:
+def publish_and_get_error(store: ContractGit, **files: bytes) -> InterlockError:
     with pytest.raises(InterlockError) as raised:
         publish(store, files or {"d/n/9.txt": b"nine\n"})
     return raised.value
@@ -127,9 +127,7 @@ def test_ignores_git_config_of_user(
 # -- what others have left
 
 
-def test_keeps_manual_changes_uncommitted(
-    store: ContractGit, folder: Path
-) -> None:
+def test_keeps_manual_changes_uncommitted(store: ContractGit, folder: Path) -> None:
     publish(store, {"d/n/1.txt": b"one\n", "d/n/2.txt": b"two\n", "d/n/3.txt": b"three\n"})
     (folder / "d/n/1.txt").write_text("by hand\n")
     (folder / "d/n/2.txt").write_text("staged\n")
@@ -157,7 +155,7 @@ def test_reports_locked_repository(store: ContractGit, folder: Path, lock: str) 
     held = folder / ".git" / lock
     held.touch()
     before = store.head()
-    error = refusal(store)
+    error = publish_and_get_error(store)
     assert error.failure.name == "too_busy"
     assert error.retryable
     assert str(held) in error.message
@@ -170,14 +168,12 @@ def test_reports_locked_repository(store: ContractGit, folder: Path, lock: str) 
     assert is_clean(folder)
 
 
-def test_reports_pending_publication(
-    store: ContractGit, folder: Path, means: GitChoice
-) -> None:
+def test_reports_pending_publication(store: ContractGit, folder: Path, means: GitChoice) -> None:
     publish(store, {"d/n/1.txt": b"one\n"})
     place = find_repository(folder)
     assert place is not None
     with place.lock(0.0):
-        error = refusal(store)
+        error = publish_and_get_error(store)
     assert error.failure.name == "too_busy"
     assert "Another process is publishing" in error.message
     publish(store, {"d/n/2.txt": b"two\n"})
@@ -186,7 +182,7 @@ def test_reports_pending_publication(
 def test_rejects_folder_that_is_no_repository(store: ContractGit, folder: Path) -> None:
     folder.mkdir()
     (folder / "notes.txt").write_text("mine\n")
-    error = refusal(store)
+    error = publish_and_get_error(store)
     assert error.failure.name == "config_error"
     assert "is not a Git repository" in error.message
     assert sorted(one.name for one in folder.iterdir()) == ["notes.txt"]
@@ -197,13 +193,11 @@ def test_rejects_folder_that_is_no_repository(store: ContractGit, folder: Path) 
 
 def test_rejects_file_in_place_of_folder(tmp_path: Path, means: GitChoice) -> None:
     (tmp_path / "registry").write_text("")
-    error = refusal(ContractGit(tmp_path / "registry", backend=means))
+    error = publish_and_get_error(ContractGit(tmp_path / "registry", backend=means))
     assert "is a file" in error.message or "Cannot read the registry" in error.message
 
 
-def test_folder_inside_repository_becomes_own_repository(
-    tmp_path: Path, means: GitChoice
-) -> None:
+def test_folder_inside_repository_becomes_own_repository(tmp_path: Path, means: GitChoice) -> None:
     git(tmp_path, "init", "--quiet")
     store = ContractGit(tmp_path / "contracts", backend=means)
     publish(store, {"d/n/1.txt": b"one\n"})
@@ -241,7 +235,7 @@ def test_rejects_detached_head(store: ContractGit, folder: Path) -> None:
     first = publish(store, {"d/n/1.txt": b"one\n"})
     publish(store, {"d/n/2.txt": b"two\n"})
     git(folder, "checkout", "--quiet", first)
-    error = refusal(store)
+    error = publish_and_get_error(store)
     assert "is on no branch" in error.message
     assert "git switch" in error.message
     # Who asks reads what is checked out.
@@ -259,7 +253,7 @@ def test_rejects_merge_in_progress(store: ContractGit, folder: Path) -> None:
     (folder / "d/n/1.txt").write_text("main\n")
     git(folder, "commit", "--quiet", "-am", "main")
     git(folder, "merge", "side", check=False)
-    error = refusal(store)
+    error = publish_and_get_error(store)
     assert error.failure.name == "too_busy"
     assert "merge is in progress" in error.message
     git(folder, "merge", "--abort")
@@ -318,9 +312,7 @@ def test_reports_unreadable_branch(store: ContractGit, folder: Path) -> None:
         store.head()
 
 
-def test_does_not_follow_links(
-    store: ContractGit, folder: Path, tmp_path: Path
-) -> None:
+def test_does_not_follow_links(store: ContractGit, folder: Path, tmp_path: Path) -> None:
     publish(store, {"d/n/1.txt": b"one\n"})
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -333,9 +325,7 @@ def test_does_not_follow_links(
 
 
 @pytest.mark.parametrize("moved", [False, True])
-def test_completes_interrupted_publication(
-    store: ContractGit, folder: Path, moved: bool
-) -> None:
+def test_completes_interrupted_publication(store: ContractGit, folder: Path, moved: bool) -> None:
     first = publish(store, {"d/n/1.txt": b"one\n"})
     second = publish(store, {"d/n/2.txt": b"two\n"})
     # As if it had ended just before, or just after, the branch was moved.
@@ -366,7 +356,7 @@ def test_keeps_lock_of_running_process(store: ContractGit, folder: Path) -> None
     place.write_unfinished(UnfinishedPublication(newest, {}, {}, os.getpid()))
     lock = folder / ".git" / "index.lock"
     lock.touch()
-    assert refusal(store).failure.name == "too_busy"
+    assert publish_and_get_error(store).failure.name == "too_busy"
     assert lock.exists()
 
 

@@ -12,14 +12,14 @@ import pytest
 
 from interlock.contracts.registry.git import GitChoice
 from tests.contracts.registry.contract_publisher import POINTS
-from tests.contracts.registry.registry_contracts import Shelf, contract
 from tests.contracts.registry.git_repositories import MEANS, git, is_clean
+from tests.contracts.registry.registry_contracts import RegistryBench, contract
 
 ROOT = Path(__file__).parents[3]
 HANG_TIMEOUT = 120.0
 
 
-def publisher(folder: Path, means: str, name: str, *more: str) -> subprocess.Popen[str]:
+def start_publisher(folder: Path, means: str, name: str, *more: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [
             sys.executable,
@@ -36,7 +36,7 @@ def publisher(folder: Path, means: str, name: str, *more: str) -> subprocess.Pop
     )
 
 
-def ended(process: subprocess.Popen[str]) -> tuple[int, list[str]]:
+def wait_for_publisher(process: subprocess.Popen[str]) -> tuple[int, list[str]]:
     """Its exit code, and what it said that it had published."""
     said, _ = process.communicate(timeout=HANG_TIMEOUT)
     return process.returncode, [line for line in said.splitlines() if line.startswith("done")]
@@ -46,12 +46,12 @@ def test_processes_publish_concurrently(tmp_path: Path) -> None:
     """Also in a registry that neither of them finds, and by different means."""
     folder = tmp_path / "registry"
     processes = [
-        publisher(folder, means, name, "0", "6")
+        start_publisher(folder, means, name, "0", "6")
         for means, name in (("git", "A"), ("dulwich", "B"), ("git", "C"))
     ]
     for process in processes:
-        assert ended(process) == (0, [f"done {n}" for n in range(6)])
-    shelf = Shelf(folder)
+        assert wait_for_publisher(process) == (0, [f"done {n}" for n in range(6)])
+    shelf = RegistryBench(folder)
     for name in "ABC":
         assert shelf.registry.versions(name) == [f"1.{n}.0" for n in range(6)]
     assert len(shelf.registry.history(limit=100)) == 18
@@ -62,10 +62,10 @@ def test_processes_publish_concurrently(tmp_path: Path) -> None:
 
 def test_same_version_is_published_once(tmp_path: Path) -> None:
     folder = tmp_path / "registry"
-    processes = [publisher(folder, means, "A", "0", "4") for means in MEANS]
+    processes = [start_publisher(folder, means, "A", "0", "4") for means in MEANS]
     for process in processes:
-        assert ended(process)[0] == 0
-    shelf = Shelf(folder)
+        assert wait_for_publisher(process)[0] == 0
+    shelf = RegistryBench(folder)
     assert len(shelf.registry.history(limit=100)) == 4
     shelf.close()
 
@@ -74,10 +74,10 @@ def test_same_version_is_published_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("point", POINTS)
 def test_killed_publication_is_repaired(tmp_path: Path, means: GitChoice, point: str) -> None:
     folder = tmp_path / "registry"
-    code, done = ended(publisher(folder, means, "A", "0", "2", point))
+    code, done = wait_for_publisher(start_publisher(folder, means, "A", "0", "2", point))
     assert (code, done) == (-9, ["done 0"])
     git(folder, "fsck", "--strict")
-    shelf = Shelf(folder, means)
+    shelf = RegistryBench(folder, means)
     versions = shelf.registry.versions("A")
     # What was told as published is there; what was not may be, whole.
     assert versions in (["1.0.0"], ["1.0.0", "1.1.0"])
@@ -95,7 +95,7 @@ def test_registry_survives_kill_at_any_moment(tmp_path: Path, means: GitChoice) 
     chance = random.Random(8)
     done = 0
     for _ in range(5):
-        process = publisher(folder, means, "A", str(done), "1000")
+        process = start_publisher(folder, means, "A", str(done), "1000")
         assert process.stdout is not None
         begun = 0
         for line in process.stdout:
@@ -114,7 +114,7 @@ def test_registry_survives_kill_at_any_moment(tmp_path: Path, means: GitChoice) 
             [done, *(int(line.split()[1]) + 1 for line in rest.splitlines() if "done" in line)]
         )
         git(folder, "fsck", "--strict")
-    shelf = Shelf(folder, means)
+    shelf = RegistryBench(folder, means)
     versions = shelf.registry.versions("A")
     assert versions[:done] == [f"1.{n}.0" for n in range(done)]
     assert len(versions) in (done, done + 1)

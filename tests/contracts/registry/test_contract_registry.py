@@ -17,31 +17,31 @@ from interlock.contracts.registry.records import (
 )
 from interlock.errors import InterlockError
 from interlock.primitives.timestamps import format_utc
-from tests.contracts.registry.registry_contracts import Shelf, contract, schema
 from tests.contracts.registry.git_repositories import MEANS, git, is_clean
+from tests.contracts.registry.registry_contracts import RegistryBench, contract, schema
 
 REQUEST = "ToolInvocationRequest"
 
 
 @pytest.fixture(params=MEANS)
-def shelf(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shelf]:
+def shelf(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RegistryBench]:
     means: GitChoice = request.param
-    one = Shelf(tmp_path / "registry", means)
+    one = RegistryBench(tmp_path / "registry", means)
     yield one
     one.close()
 
 
-def refusal(shelf: Shelf, *args: object, **kwargs: object) -> InterlockError:
-    return refusal_of(shelf, contract(*args, **kwargs))  # type: ignore[arg-type]
+def publish_and_get_error(shelf: RegistryBench, *args: object, **kwargs: object) -> InterlockError:
+    return get_publish_error(shelf, contract(*args, **kwargs))  # type: ignore[arg-type]
 
 
-def refusal_of(shelf: Shelf, one: Contract) -> InterlockError:
+def get_publish_error(shelf: RegistryBench, one: Contract) -> InterlockError:
     with pytest.raises(InterlockError) as raised:
         shelf.put(one)
     return raised.value
 
 
-def requests(shelf: Shelf) -> None:
+def publish_requests(shelf: RegistryBench) -> None:
     more: dict[str, str] = {}
     for version, name in (("2.3.0", "id"), ("2.3.4", "note"), ("2.4.0", "deadline")):
         more[name] = "string"
@@ -61,8 +61,8 @@ def requests(shelf: Shelf) -> None:
 
 
 @pytest.mark.spec("ST-4.6.4-2")
-def test_finds_version_with_provenance(shelf: Shelf) -> None:
-    requests(shelf)
+def test_finds_version_with_provenance(shelf: RegistryBench) -> None:
+    publish_requests(shelf)
     found = shelf.registry.find(REQUEST, "2.3.x", protocol="json-schema")
     assert (found.version, found.domain, found.protocol) == ("2.3.4", "agent", "json-schema")
     assert found.provenance == Provenance("2.3.4.proto", "interlock 1", "2027-01-01T00:00:00Z")
@@ -80,11 +80,11 @@ def test_finds_version_with_provenance(shelf: Shelf) -> None:
     }  # fmt: skip
 
 
-def test_missing_contract_lists_versions(shelf: Shelf) -> None:
+def test_missing_contract_lists_versions(shelf: RegistryBench) -> None:
     registry = shelf.registry
     with pytest.raises(InterlockError, match="There is no contract Order"):
         registry.find("Order")
-    requests(shelf)
+    publish_requests(shelf)
     with pytest.raises(InterlockError, match=f"Did you mean {REQUEST}"):
         registry.find("ToolInvocationRequests")
     with pytest.raises(InterlockError, match=r"Found: agent \(json-schema\)"):
@@ -96,7 +96,7 @@ def test_missing_contract_lists_versions(shelf: Shelf) -> None:
     assert registry.supported_majors(REQUEST) == [2]
 
 
-def test_ambiguous_name_needs_domain_or_protocol(shelf: Shelf) -> None:
+def test_ambiguous_name_needs_domain_or_protocol(shelf: RegistryBench) -> None:
     shelf.put(contract("Order", "1.0.0", domain="shop"))
     shelf.put(contract("Order", "1.0.0", domain="agent"))
     with pytest.raises(InterlockError, match=r"several domains: agent, shop\. Name the domain"):
@@ -115,8 +115,8 @@ def test_ambiguous_name_needs_domain_or_protocol(shelf: Shelf) -> None:
 
 
 @pytest.mark.spec("ST-4.6.4-1")
-def test_searches_by_every_key(shelf: Shelf) -> None:
-    requests(shelf)
+def test_searches_by_every_key(shelf: RegistryBench) -> None:
+    publish_requests(shelf)
     shelf.put(
         contract("Order", "1.0.0", generator="other 2", timestamp="2026-06-01T12:00:00+02:00")
     )
@@ -146,8 +146,8 @@ def test_searches_by_every_key(shelf: Shelf) -> None:
 
 
 @pytest.mark.spec("ST-4.6.4-1")
-def test_each_publication_is_readable_commit(shelf: Shelf) -> None:
-    requests(shelf)
+def test_each_publication_is_readable_commit(shelf: RegistryBench) -> None:
+    publish_requests(shelf)
     told = git(shelf.folder, "log", "--reverse", "--format=%an: %s").splitlines()
     assert told == [f"operator: the request at {one}" for one in ("2.3.0", "2.3.4", "2.4.0")]
     folder = shelf.folder / "agent" / REQUEST
@@ -170,23 +170,25 @@ def test_each_publication_is_readable_commit(shelf: Shelf) -> None:
         shelf.registry.history("Order")
 
 
-def test_published_version_is_immutable(shelf: Shelf) -> None:
+def test_published_version_is_immutable(shelf: RegistryBench) -> None:
     shelf.put(contract("Order", "1.0.0", schema(("id",), id="string")))
     before = shelf.registry.metrics().head
     # The same again, also in another order and with other blanks, is no news.
     again = b'{"required": ["id"], "properties": {"id": {"type": "string"}},\n "type": "object"}'
     assert shelf.put(contract("Order", "1.0.0", again)).version == "1.0.0"
     assert shelf.registry.metrics().head == before
-    error = refusal(shelf, "Order", "1.0.0", schema((), id="string"))
+    error = publish_and_get_error(shelf, "Order", "1.0.0", schema((), id="string"))
     assert error.failure.name == "contract_conflict"
     assert error.failure.http == 409
     assert "Choose a new version" in error.message
     assert shelf.registry.metrics().head == before
 
 
-def test_breaking_change_needs_new_major(shelf: Shelf) -> None:
+def test_breaking_change_needs_new_major(shelf: RegistryBench) -> None:
     shelf.put(contract("Order", "1.4.0", schema((), id="string", note="string")))
-    error = refusal(shelf, "Order", "1.5.0", schema(("id",), id="string", note="string"))
+    error = publish_and_get_error(
+        shelf, "Order", "1.5.0", schema(("id",), id="string", note="string")
+    )
     assert error.failure.name == "breaking_change"
     assert error.message.startswith("Breaking changes detected without major version bump: ")
     assert "Publish it as 2.0.0" in error.message
@@ -209,17 +211,17 @@ def proto(field: str, version: str = "1.0.0", name: str = "shop/order.proto") ->
     return contract(name, version, document.encode(), domain="shop", protocol="protobuf")
 
 
-def test_compares_protobuf_with_imports(shelf: Shelf) -> None:
+def test_compares_protobuf_with_imports(shelf: RegistryBench) -> None:
     line = proto("string sku = 1;", name="shop/line.proto")
     order = proto("string id = 1; repeated Line lines = 2;")
     # Whichever comes first: what is published together is compiled together.
     shelf.registry.publish_all([order, line], author="x", reason="first")
     shelf.put(proto("string id = 1; repeated Line lines = 2; string note = 3;", "1.1.0"))
-    error = refusal_of(shelf, proto("string id = 5; repeated Line lines = 2;", "1.2.0"))
+    error = get_publish_error(shelf, proto("string id = 5; repeated Line lines = 2;", "1.2.0"))
     assert error.failure.name == "breaking_change"
     assert "FIELD_NUMBER_CHANGED shop.Order.id" in error.message
     shelf.put(proto("string id = 5; repeated Line lines = 2;", "2.0.0"))
-    broken = refusal_of(shelf, proto("string id = ", "2.1.0"))
+    broken = get_publish_error(shelf, proto("string id = ", "2.1.0"))
     assert "cannot be compiled" in broken.message
     made = proto("string sku = 1; string size = 2;", name="shop/line.proto")
     seen = ContractSnapshot(made.name, made.domain, made.protocol, made.document, made.provenance)
@@ -227,7 +229,7 @@ def test_compares_protobuf_with_imports(shelf: Shelf) -> None:
     assert (taken.previous_version, taken.contract.version) == ("1.0.0", "1.1.0")
 
 
-def test_publishes_batch_completely_or_not(shelf: Shelf) -> None:
+def test_publishes_batch_completely_or_not(shelf: RegistryBench) -> None:
     first, second = contract("A", "1.0.0", schema((), id="string")), contract("B", "1.0.0")
     broken = contract("A", "1.1.0", schema(("id",), id="string"))
     with pytest.raises(InterlockError, match="Breaking changes detected"):
@@ -257,11 +259,9 @@ def test_publishes_batch_completely_or_not(shelf: Shelf) -> None:
         ({"document": b"[]", "protocol": "mcp-tool"}, "must be a JSON object"),
     ],
 )
-def test_rejects_invalid_contracts(
-    tmp_path: Path, changes: dict[str, object], said: str
-) -> None:
-    shelf = Shelf(tmp_path / "registry")
-    error = refusal(shelf, **changes)
+def test_rejects_invalid_contracts(tmp_path: Path, changes: dict[str, object], said: str) -> None:
+    shelf = RegistryBench(tmp_path / "registry")
+    error = publish_and_get_error(shelf, **changes)
     assert said in error.message
     assert not shelf.folder.exists()
 
@@ -270,7 +270,7 @@ def test_rejects_invalid_contracts(
     "name", ["../up", ".git", "a/b", "-n", "ä ö", "C:\\x", "..", "x" * 255, ".hidden.lock", "%2E"]
 )
 def test_any_name_has_own_folder(tmp_path: Path, name: str) -> None:
-    shelf = Shelf(tmp_path / "registry")
+    shelf = RegistryBench(tmp_path / "registry")
     stored = shelf.put(contract(name, "1.0.0", domain=name))
     assert stored.path.count("/") == 2
     assert ".." not in stored.path.split("/")
@@ -282,7 +282,7 @@ def test_any_name_has_own_folder(tmp_path: Path, name: str) -> None:
 
 
 def test_publishes_large_and_circular_schemas(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path / "registry")
+    shelf = RegistryBench(tmp_path / "registry")
     many = {f"property_{n:06}": {"type": "string", "description": "x" * 60} for n in range(100_000)}
     large = contract("Large", "1.0.0", {"type": "object", "properties": many})
     assert len(large.document) > 10_000_000
@@ -298,7 +298,7 @@ def test_publishes_large_and_circular_schemas(tmp_path: Path) -> None:
 
 
 def test_rejects_too_expensive_schemas(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path / "registry")
+    shelf = RegistryBench(tmp_path / "registry")
     with pytest.raises(InterlockError, match="its patterns are too large"):
         shelf.put(contract("Huge", "1.0.0", {"pattern": "((a{50}){50}){50}"}))
     tried = {"pattern": r"^(a|aa)+\1x$"}
@@ -317,7 +317,7 @@ def snapshot(document: dict[str, object]) -> ContractSnapshot:
     return ContractSnapshot(made.name, made.domain, made.protocol, made.document, made.provenance)
 
 
-def test_snapshot_gets_version_of_change(shelf: Shelf) -> None:
+def test_snapshot_gets_version_of_change(shelf: RegistryBench) -> None:
     def tool(description: str, required: tuple[str, ...], **properties: str) -> dict[str, object]:
         return {
             "name": "read",
@@ -350,7 +350,7 @@ def test_snapshot_gets_version_of_change(shelf: Shelf) -> None:
 
 
 @pytest.mark.spec("ST-4.6.4-3")
-def test_validates_payload_with_paths(shelf: Shelf) -> None:
+def test_validates_payload_with_paths(shelf: RegistryBench) -> None:
     strict = {
         "type": "object",
         "properties": {
@@ -378,7 +378,7 @@ def test_validates_payload_with_paths(shelf: Shelf) -> None:
     assert not validate("Order", "*", None).valid
 
 
-def test_validates_tool_arguments_and_results(shelf: Shelf) -> None:
+def test_validates_tool_arguments_and_results(shelf: RegistryBench) -> None:
     tool = {"name": "read", "inputSchema": schema(("path",), path="string")}
     shelf.put(contract("files.read", "1.0.0", tool, domain="upstream.files", protocol="mcp-tool"))
     assert shelf.registry.validate("files.read", "1.x", {"path": "a"}).valid
@@ -394,7 +394,7 @@ def test_validates_tool_arguments_and_results(shelf: Shelf) -> None:
 
 
 @pytest.mark.spec("ST-4.5.4-2")
-def test_deprecates_major_version(shelf: Shelf) -> None:
+def test_deprecates_major_version(shelf: RegistryBench) -> None:
     """A notice until the sunset, which is 180 days by default; afterwards where to go on."""
     shelf.put(contract("Order", "1.0.0"))
     shelf.put(contract("Order", "2.0.0"))
@@ -429,7 +429,7 @@ def test_deprecates_major_version(shelf: Shelf) -> None:
     assert is_clean(shelf.folder)
 
 
-def test_rejects_invalid_deprecations(shelf: Shelf) -> None:
+def test_rejects_invalid_deprecations(shelf: RegistryBench) -> None:
     shelf.put(contract("Order", "1.0.0"))
 
     def end(major: int = 1, **asked: str) -> str:
@@ -450,7 +450,7 @@ def test_rejects_invalid_deprecations(shelf: Shelf) -> None:
 
 
 @pytest.mark.spec("ST-4.5.4-2")
-def test_rejects_early_sunset_without_consent(shelf: Shelf) -> None:
+def test_rejects_early_sunset_without_consent(shelf: RegistryBench) -> None:
     """At least 90 days: neither an end now, nor a beginning that is dated back."""
     shelf.put(contract("Order", "1.0.0"))
     day = 86_400
@@ -476,7 +476,7 @@ def test_rejects_early_sunset_without_consent(shelf: Shelf) -> None:
 
 
 @pytest.mark.spec("ST-4.6.3-6")
-def test_records_pipeline_run(shelf: Shelf) -> None:
+def test_records_pipeline_run(shelf: RegistryBench) -> None:
     first = shelf.registry.record_run(PipelineRun(3, 0, 0.5), author="ci")
     shelf.put(contract("Order", "1.0.0"))
     second = shelf.registry.record_run(PipelineRun(4, 1, 0.25), author="ci", reason="a run")

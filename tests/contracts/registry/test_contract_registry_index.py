@@ -12,31 +12,31 @@ from interlock.contracts.registry.git import GitChoice
 from interlock.contracts.registry.records import Contract
 from interlock.contracts.registry.registry import ContractRegistry
 from interlock.errors import InterlockError
-from tests.contracts.registry.registry_contracts import Shelf, contract, schema
 from tests.contracts.registry.git_repositories import MEANS, git
+from tests.contracts.registry.registry_contracts import RegistryBench, contract, schema
 
 REQUEST = "ToolInvocationRequest"
 
 
 @pytest.fixture(params=MEANS)
-def shelf(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shelf]:
+def shelf(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RegistryBench]:
     means: GitChoice = request.param
-    one = Shelf(tmp_path / "registry", means)
+    one = RegistryBench(tmp_path / "registry", means)
     yield one
     one.close()
 
 
-def refusal(shelf: Shelf, *args: object, **kwargs: object) -> InterlockError:
-    return refusal_of(shelf, contract(*args, **kwargs))  # type: ignore[arg-type]
+def publish_and_get_error(shelf: RegistryBench, *args: object, **kwargs: object) -> InterlockError:
+    return get_publish_error(shelf, contract(*args, **kwargs))  # type: ignore[arg-type]
 
 
-def refusal_of(shelf: Shelf, one: Contract) -> InterlockError:
+def get_publish_error(shelf: RegistryBench, one: Contract) -> InterlockError:
     with pytest.raises(InterlockError) as raised:
         shelf.put(one)
     return raised.value
 
 
-def requests(shelf: Shelf) -> None:
+def publish_requests(shelf: RegistryBench) -> None:
     more: dict[str, str] = {}
     for version, name in (("2.3.0", "id"), ("2.3.4", "note"), ("2.4.0", "deadline")):
         more[name] = "string"
@@ -55,8 +55,8 @@ def requests(shelf: Shelf) -> None:
 # -- the index
 
 
-def test_rebuilds_missing_stale_or_damaged_index(shelf: Shelf) -> None:
-    requests(shelf)
+def test_rebuilds_missing_stale_or_damaged_index(shelf: RegistryBench) -> None:
+    publish_requests(shelf)
     path = shelf.folder / ".git" / "interlock-contracts.db"
     find = shelf.registry.find
 
@@ -94,8 +94,8 @@ def test_rebuilds_missing_stale_or_damaged_index(shelf: Shelf) -> None:
     assert shelf.registry.versions("Order") == []
 
 
-def test_reads_registry_without_writable_index(shelf: Shelf) -> None:
-    requests(shelf)
+def test_reads_registry_without_writable_index(shelf: RegistryBench) -> None:
+    publish_requests(shelf)
     shelf.close()
     index = shelf.folder / ".git" / "interlock-contracts.db"
     index.unlink()
@@ -105,8 +105,8 @@ def test_reads_registry_without_writable_index(shelf: Shelf) -> None:
     assert shelf.registry.find(REQUEST, "2.3.x").version == "2.3.4"
 
 
-def test_ignores_manual_changes(shelf: Shelf) -> None:
-    requests(shelf)
+def test_ignores_manual_changes(shelf: RegistryBench) -> None:
+    publish_requests(shelf)
     assert shelf.registry.problems() == []
     path = shelf.folder / "agent" / REQUEST / "2.3.4.schema.json"
     path.write_text('{"type": "string"}\n')
@@ -127,13 +127,13 @@ def test_ignores_manual_changes(shelf: Shelf) -> None:
     assert "needs both its document and its provenance file" in problem
 
 
-def test_rejects_repository_of_other_project(shelf: Shelf) -> None:
+def test_rejects_repository_of_other_project(shelf: RegistryBench) -> None:
     shelf.folder.mkdir()
     git(shelf.folder, "init", "--quiet")
     (shelf.folder / "main.py").write_text("print()\n")
     git(shelf.folder, "add", ".")
     git(shelf.folder, "commit", "--quiet", "-m", "a program")
-    error = refusal(shelf)
+    error = publish_and_get_error(shelf)
     assert "not a contract registry" in error.message
     assert error.failure.name == "config_error"
     with pytest.raises(InterlockError, match="not a contract registry"):

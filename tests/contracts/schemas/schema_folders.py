@@ -116,7 +116,7 @@ STORE = """
 """
 
 
-def folder(path: Path, files: dict[str, Any]) -> Path:
+def write_folder(path: Path, files: dict[str, Any]) -> Path:
     """A folder with these files: text, or what is written as JSON."""
     for name, content in files.items():
         one = path / name
@@ -126,9 +126,9 @@ def folder(path: Path, files: dict[str, Any]) -> Path:
     return path
 
 
-def shop(path: Path) -> Path:
+def write_shop(path: Path) -> Path:
     """A folder with a source in each of the three languages."""
-    return folder(
+    return write_folder(
         path,
         {
             "proto/shop/v1/orders.proto": ORDERS,

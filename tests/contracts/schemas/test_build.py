@@ -12,25 +12,25 @@ import pytest
 from interlock.contracts.schemas.artefacts import GENERATOR, Artefact, read_header
 from interlock.contracts.schemas.build import BuildResult, build_all
 from interlock.contracts.schemas.reader import MAX_FILE_BYTES, SchemaError
-from tests.contracts.schemas.schema_folders import ORDERS, SEARCH, STORE, folder, shop
+from tests.contracts.schemas.schema_folders import ORDERS, SEARCH, STORE, write_folder, write_shop
 
 ORDER = "json/shop/v1/Order.schema.json"
 
 
-def lay_down(path: Path, artefacts: Iterable[Artefact]) -> None:
+def write_artefacts(path: Path, artefacts: Iterable[Artefact]) -> None:
     for one in artefacts:
         file = path / one.path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(one.text, encoding="utf-8")
 
 
-def built(path: Path) -> BuildResult:
+def build_folder(path: Path) -> BuildResult:
     """A folder that was built, and looked at again."""
-    lay_down(path, build_all(path).artefacts)
+    write_artefacts(path, build_all(path).artefacts)
     return build_all(path)
 
 
-def edit(path: Path, before: str, after: str) -> None:
+def edit_file(path: Path, before: str, after: str) -> None:
     text = path.read_text(encoding="utf-8")
     assert before in text
     path.write_text(text.replace(before, after), encoding="utf-8")
@@ -38,7 +38,7 @@ def edit(path: Path, before: str, after: str) -> None:
 
 @pytest.mark.spec("ST-4.6.3-1")
 def test_finds_files_in_each_tree(tmp_path: Path) -> None:
-    shop(tmp_path)
+    write_shop(tmp_path)
     (tmp_path / "proto" / "readme.txt").write_text("not looked at")
     before = {one.path for one in build_all(tmp_path).files if not one.source}
     assert before == {
@@ -51,14 +51,14 @@ def test_finds_files_in_each_tree(tmp_path: Path) -> None:
         "json/new/new.schema.json": {"title": "Newest", "type": "object"},
         "openapi/sub/new.yaml": STORE.replace("title: Store", "title: New"),
     }
-    folder(tmp_path, more)
+    write_folder(tmp_path, more)
     after = {one.path for one in build_all(tmp_path).files if not one.source}
     assert after - before == set(more)
 
 
 @pytest.mark.spec("ST-4.6.1-1", "ST-4.6.2-1", "ST-4.6.3-4")
 def test_builds_every_artefact_from_its_source(tmp_path: Path) -> None:
-    made = {one.path: one for one in build_all(shop(tmp_path)).artefacts}
+    made = {one.path: one for one in build_all(write_shop(tmp_path)).artefacts}
     assert {path: one.source for path, one in made.items()} == {
         # Protobuf gives JSON Schema and OpenAPI,
         ORDER: "proto/shop/v1/orders.proto",
@@ -83,9 +83,9 @@ def test_builds_every_artefact_from_its_source(tmp_path: Path) -> None:
 
 
 def test_second_build_changes_nothing(tmp_path: Path) -> None:
-    first = build_all(shop(tmp_path))
+    first = build_all(write_shop(tmp_path))
     assert sorted(first.changed) == sorted(one.path for one in first.artefacts)
-    lay_down(tmp_path, first.artefacts)
+    write_artefacts(tmp_path, first.artefacts)
     second = build_all(tmp_path)
     assert (second.changed, second.obsolete, second.problems) == ([], [], [])
     assert second.find_outdated() == []
@@ -95,8 +95,8 @@ def test_second_build_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_changed_source_is_no_drift(tmp_path: Path) -> None:
-    built(shop(tmp_path))
-    edit(tmp_path / "proto/shop/v1/orders.proto", "int32 count = 2;", "int32 pieces = 2;")
+    build_folder(write_shop(tmp_path))
+    edit_file(tmp_path / "proto/shop/v1/orders.proto", "int32 count = 2;", "int32 pieces = 2;")
     again = build_all(tmp_path)
     assert again.problems == []
     assert set(again.changed) == {ORDER, "openapi/shop.v1.yaml", "python/shop_v1_client.py"}
@@ -108,7 +108,7 @@ def test_changed_source_is_no_drift(tmp_path: Path) -> None:
 
 
 def test_reports_obsolete_artefacts(tmp_path: Path) -> None:
-    built(shop(tmp_path))
+    build_folder(write_shop(tmp_path))
     (tmp_path / "json/tools/search.schema.json").unlink()
     again = build_all(tmp_path)
     assert again.obsolete == ["proto/wrappers/tools/search.proto"]
@@ -124,9 +124,9 @@ def test_reports_obsolete_artefacts(tmp_path: Path) -> None:
     ("file", "type"), [(ORDER, "shop.v1.Order"), ("openapi/shop.v1.yaml", "Order")]
 )
 def test_reports_renamed_member_as_drift(tmp_path: Path, file: str, type: str) -> None:
-    built(shop(tmp_path))
+    build_folder(write_shop(tmp_path))
     before, after = ('"count"', '"number"') if file == ORDER else (" count:", " number:")
-    edit(tmp_path / file, before, after)
+    edit_file(tmp_path / file, before, after)
     again = build_all(tmp_path)
     assert again.drift_violations >= 1
     told = next(one for one in again.problems if one.message.startswith("Schema drift"))
@@ -151,20 +151,20 @@ def test_reports_renamed_member_as_drift(tmp_path: Path, file: str, type: str) -
 )
 @pytest.mark.spec("ST-4.6.2-1")
 def test_detects_every_edit_of_generated_file(tmp_path: Path, file: str) -> None:
-    built(shop(tmp_path))
-    edit_text(tmp_path / file)
+    build_folder(write_shop(tmp_path))
+    edit_description(tmp_path / file)
     again = build_all(tmp_path)
     assert [one.file for one in again.problems] == [file]
     assert again.problems[0].drift
     # A source that moved on as well does not hide it.
-    edit(tmp_path / "proto/shop/v1/orders.proto", "int32 count = 2;", "int32 pieces = 2;")
+    edit_file(tmp_path / "proto/shop/v1/orders.proto", "int32 count = 2;", "int32 pieces = 2;")
     assert file in [one.file for one in build_all(tmp_path).problems]
 
 
 _TEXTS = ("escription", '"""', "// ")
 
 
-def edit_text(path: Path) -> None:
+def edit_description(path: Path) -> None:
     """Something that changes no type."""
     lines = path.read_text(encoding="utf-8").splitlines()
     number = max(
@@ -175,7 +175,7 @@ def edit_text(path: Path) -> None:
 
 
 def test_generated_file_without_header_blocks_build(tmp_path: Path) -> None:
-    built(shop(tmp_path))
+    build_folder(write_shop(tmp_path))
     schema = json.loads((tmp_path / ORDER).read_text())
     del schema["x-generated-from"]
     schema["properties"]["amount"] = schema["properties"].pop("count")
@@ -190,22 +190,22 @@ def test_generated_file_without_header_blocks_build(tmp_path: Path) -> None:
 
 @pytest.mark.spec("ST-4.6.3-5")
 def test_sources_of_one_type_must_agree(tmp_path: Path) -> None:
-    shop(tmp_path)
+    write_shop(tmp_path)
     item: dict[str, Any] = {
         "title": "Item",
         "type": "object",
         "properties": {"articleNumber": {"type": "string"}},
     }
-    folder(tmp_path, {"json/item.schema.json": item})
+    write_folder(tmp_path, {"json/item.schema.json": item})
     assert build_all(tmp_path).problems == []
     item["properties"]["articleNumber"]["type"] = "integer"
-    folder(tmp_path, {"json/item.schema.json": item})
+    write_folder(tmp_path, {"json/item.schema.json": item})
     (told,) = build_all(tmp_path).problems
     assert str(told) == (
         "json/item.schema.json: Schema drift detected for type Item: articleNumber is string in "
         "proto/shop/v1/orders.proto and integer in json/item.schema.json"
     )
-    folder(
+    write_folder(
         tmp_path,
         {
             "json/item.schema.json": {**item, "title": "Other"},
@@ -219,16 +219,16 @@ def test_sources_of_one_type_must_agree(tmp_path: Path) -> None:
 
 @pytest.mark.spec("ST-4.6.3-4")
 def test_parameters_must_match_schema(tmp_path: Path) -> None:
-    shop(tmp_path)
+    write_shop(tmp_path)
     schema = {
         "title": "GetItemParams",
         "type": "object",
         "properties": {"id": {"type": "string"}, "limit": {"type": "integer"}},
         "required": ["id"],
     }
-    folder(tmp_path, {"json/params.schema.json": schema})
+    write_folder(tmp_path, {"json/params.schema.json": schema})
     assert build_all(tmp_path).problems == []
-    folder(
+    write_folder(
         tmp_path,
         {"openapi/store.yaml": STORE.replace("schema: {type: integer}", "schema: {type: string}")},
     )
@@ -245,8 +245,8 @@ def test_parameters_must_match_schema(tmp_path: Path) -> None:
 
 @pytest.mark.spec("ST-4.6.3-2")
 def test_reports_syntax_error_with_file_and_line(tmp_path: Path) -> None:
-    shop(tmp_path)
-    edit(tmp_path / "proto/shop/v1/orders.proto", "int32 count = 2;", "int32 count = ;")
+    write_shop(tmp_path)
+    edit_file(tmp_path / "proto/shop/v1/orders.proto", "int32 count = 2;", "int32 count = ;")
     number = next(
         number
         for number, line in enumerate(
@@ -272,10 +272,8 @@ def test_reports_syntax_error_with_file_and_line(tmp_path: Path) -> None:
         ({"$schema": "http://json-schema.org/draft-07/schema#"}, "must be https://json-schema.org"),
     ],
 )
-def test_names_invalid_json_schema(
-    tmp_path: Path, schema: dict[str, Any], words: str
-) -> None:
-    folder(tmp_path, {"json/tools/bad.schema.json": schema})
+def test_names_invalid_json_schema(tmp_path: Path, schema: dict[str, Any], words: str) -> None:
+    write_folder(tmp_path, {"json/tools/bad.schema.json": schema})
     with pytest.raises(SchemaError) as wrong:
         build_all(tmp_path)
     (told,) = wrong.value.problems
@@ -284,7 +282,7 @@ def test_names_invalid_json_schema(
 
 
 def test_builds_cyclic_reference(tmp_path: Path) -> None:
-    folder(
+    write_folder(
         tmp_path,
         {
             "json/tree.schema.json": {
@@ -303,7 +301,7 @@ def test_builds_cyclic_reference(tmp_path: Path) -> None:
 
 @pytest.mark.spec("ST-4.6.3-4")
 def test_reports_all_errors(tmp_path: Path) -> None:
-    folder(
+    write_folder(
         tmp_path,
         {
             "json/a.schema.json": "{",
@@ -324,7 +322,7 @@ def test_reports_unreadable_files(tmp_path: Path) -> None:
     outside = tmp_path / "outside.json"
     outside.write_text("{}")
     root = tmp_path / "schemas"
-    folder(root, {"json/a.schema.json": SEARCH})
+    write_folder(root, {"json/a.schema.json": SEARCH})
     (root / "json/out.schema.json").symlink_to(outside)
     (root / "json/gone.schema.json").symlink_to(tmp_path / "nowhere")
     (root / "json/latin.schema.json").write_bytes(b'{"title": "\xe9"}')
@@ -343,26 +341,26 @@ def test_reports_unreadable_files(tmp_path: Path) -> None:
 
 
 def test_rejects_two_sources_of_one_file(tmp_path: Path) -> None:
-    shop(tmp_path)
-    folder(tmp_path, {"openapi/other/store.yaml": STORE})
+    write_shop(tmp_path)
+    write_folder(tmp_path, {"openapi/other/store.yaml": STORE})
     with pytest.raises(SchemaError, match=r"python/store_client\.py would be generated from"):
         build_all(tmp_path)
 
 
 def test_builds_into_other_folder(tmp_path: Path) -> None:
-    root, out = shop(tmp_path / "schemas"), tmp_path / "out"
+    root, out = write_shop(tmp_path / "schemas"), tmp_path / "out"
     first = build_all(root, out)
     assert len(first.changed) == len(first.artefacts)
-    lay_down(out, first.artefacts)
+    write_artefacts(out, first.artefacts)
     assert build_all(root, out).changed == []
-    edit(out / ORDER, '"count"', '"number"')
+    edit_file(out / ORDER, '"count"', '"number"')
     assert build_all(root, out).drift_violations == 1
 
 
 @pytest.mark.spec("ST-4.6.3-6")
 def test_measures_build(tmp_path: Path) -> None:
     moments = iter((10.0, 12.5))
-    made = build_all(shop(tmp_path), clock=lambda: next(moments))
+    made = build_all(write_shop(tmp_path), clock=lambda: next(moments))
     assert made.generation_duration == 2.5
     assert made.drift_violations == 0
     # Three sources, four JSON Schemas, two of Protobuf and one of OpenAPI.
@@ -376,7 +374,7 @@ def test_empty_folder_builds_nothing(tmp_path: Path) -> None:
 
 def test_separates_packages_with_same_names(tmp_path: Path) -> None:
     text = 'syntax = "proto3";\npackage {0};\nmessage Same {{ {1} a = 1; }}\n'
-    folder(
+    write_folder(
         tmp_path,
         {
             "proto/a.proto": text.format("one.v1", "string"),
@@ -401,7 +399,7 @@ def test_uses_http_options_of_project(tmp_path: Path) -> None:
           repeated HttpRule additional_bindings = 11;
         }
     """
-    folder(
+    write_folder(
         tmp_path,
         {"proto/google/api/annotations.proto": options, "proto/shop/v1/orders.proto": ORDERS},
     )

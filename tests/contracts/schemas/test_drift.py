@@ -26,7 +26,7 @@ BASE: dict[str, Any] = {
 }
 
 
-def changed(**properties: Any) -> dict[str, Any]:
+def change_properties(**properties: Any) -> dict[str, Any]:
     return {**BASE, "properties": {**BASE["properties"], **properties}}
 
 
@@ -39,26 +39,44 @@ def diff(left: Any, right: Any) -> list[str]:
 @pytest.mark.parametrize(
     ("other", "words"),
     [
-        (changed(more={"type": "string"}), "more is in b.json only"),
-        (changed(count={"type": "string"}), "count is integer in a.proto and string in b.json"),
-        (changed(count={"type": "number"}), "count is integer in a.proto and number in b.json"),
-        (changed(note={"type": "string"}), "note may be null in a.proto only"),
-        (changed(id={"type": ["string", "null"]}), "id may be null in b.json only"),
-        (changed(tags={"type": "string"}), "tags is array in a.proto and string in b.json"),
-        (changed(tags={"items": {"type": "integer"}}), "tags[] is string in a.proto and integer"),
+        (change_properties(more={"type": "string"}), "more is in b.json only"),
         (
-            changed(by={"type": "object", "additionalProperties": {"type": "boolean"}}),
+            change_properties(count={"type": "string"}),
+            "count is integer in a.proto and string in b.json",
+        ),
+        (
+            change_properties(count={"type": "number"}),
+            "count is integer in a.proto and number in b.json",
+        ),
+        (change_properties(note={"type": "string"}), "note may be null in a.proto only"),
+        (change_properties(id={"type": ["string", "null"]}), "id may be null in b.json only"),
+        (
+            change_properties(tags={"type": "string"}),
+            "tags is array in a.proto and string in b.json",
+        ),
+        (
+            change_properties(tags={"items": {"type": "integer"}}),
+            "tags[] is string in a.proto and integer",
+        ),
+        (
+            change_properties(by={"type": "object", "additionalProperties": {"type": "boolean"}}),
             "by{} is number in a.proto and boolean",
         ),
-        (changed(state={"enum": ["open"]}), 'state may be "sent" in a.proto only'),
-        (changed(state={"enum": ["open", "sent", "x"]}), 'state may be "x" in b.json only'),
-        (changed(state={"type": "string"}), "state is limited to certain values in a.proto only"),
+        (change_properties(state={"enum": ["open"]}), 'state may be "sent" in a.proto only'),
+        (
+            change_properties(state={"enum": ["open", "sent", "x"]}),
+            'state may be "x" in b.json only',
+        ),
+        (
+            change_properties(state={"type": "string"}),
+            "state is limited to certain values in a.proto only",
+        ),
         ({**BASE, "required": ["id"]}, "state is required in a.proto only"),
         ({**BASE, "required": ["id", "state", "count"]}, "count is required in b.json only"),
         ({"type": "array"}, "it is object in a.proto and array in b.json"),
         ({}, "it is object in a.proto and anything in b.json"),
         (
-            changed(next={"anyOf": [{"type": "string"}, {"type": "integer"}]}),
+            change_properties(next={"anyOf": [{"type": "string"}, {"type": "integer"}]}),
             "next is object in a.proto and a choice in b.json",
         ),
     ],
@@ -83,11 +101,11 @@ def test_renamed_member_is_two_differences() -> None:
     "other",
     [
         {**BASE, "description": "Something else.", "title": "X", "$comment": "y"},
-        changed(count={"type": "integer", "maximum": 5, "format": "int32"}),
-        changed(note={"anyOf": [{"type": "string"}, {"type": "null"}]}),
-        changed(note={"oneOf": [{"type": "null"}, {"type": "string"}]}),
-        changed(state={"type": "string", "enum": ["sent", "open"]}),
-        changed(state={"allOf": [{"$ref": "#/$defs/State"}]}),
+        change_properties(count={"type": "integer", "maximum": 5, "format": "int32"}),
+        change_properties(note={"anyOf": [{"type": "string"}, {"type": "null"}]}),
+        change_properties(note={"oneOf": [{"type": "null"}, {"type": "string"}]}),
+        change_properties(state={"type": "string", "enum": ["sent", "open"]}),
+        change_properties(state={"allOf": [{"$ref": "#/$defs/State"}]}),
         {
             "allOf": [
                 {"type": "object", "properties": BASE["properties"], "required": ["id"]},

@@ -75,7 +75,7 @@ PLAIN = """
 
 
 @cache
-def every() -> tuple[ProtoFiles, Any]:
+def compile_every_kind() -> tuple[ProtoFiles, Any]:
     """What is in the file, and Protobuf's own class for its message."""
     data = descriptor_set({"every.proto": ALL})
     whole = import_module("google.protobuf.descriptor_pb2").FileDescriptorSet.FromString(data)
@@ -131,7 +131,7 @@ _message = st.fixed_dictionaries({}, optional=_fields)
 @given(_message, _message)
 def test_accepts_protobuf_json(value: dict[str, Any], inside: dict[str, Any]) -> None:
     json_format = import_module("google.protobuf.json_format")
-    protos, made = every()
+    protos, made = compile_every_kind()
     schema = message_schema(protos, protos.messages["every.kind.Every"])
     validator = jsonschema_rs.validator_for(schema, validate_formats=True)
     message = json_format.ParseDict({**value, "itself": inside}, made())
@@ -163,7 +163,7 @@ def test_accepts_protobuf_json(value: dict[str, Any], inside: dict[str, Any]) ->
     ],
 )
 def test_rejects_other_values(wrong: dict[str, Any]) -> None:
-    protos, _ = every()
+    protos, _ = compile_every_kind()
     schema = message_schema(protos, protos.messages["every.kind.Every"])
     assert not jsonschema_rs.validator_for(schema).is_valid(wrong)
 
@@ -193,7 +193,7 @@ def test_writes_plain_style() -> None:
 
 
 def test_every_schema_is_valid_and_self_contained() -> None:
-    protos, _ = every()
+    protos, _ = compile_every_kind()
     for name in ("every.kind.Every", "every.kind.Deep"):
         schema = message_schema(protos, protos.messages[name])
         assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"

@@ -52,13 +52,13 @@ API = """
 """
 
 
-def made(text: str, package: str) -> dict[str, Any]:
+def make_document(text: str, package: str) -> dict[str, Any]:
     return document(compile_protos({"a.proto": text}), package)
 
 
 @pytest.mark.spec("ST-4.6.1-1")
 def test_builds_document_from_service() -> None:
-    told = made(ORDERS, "shop.v1")
+    told = make_document(ORDERS, "shop.v1")
     assert told["openapi"] == "3.1.0"
     assert told["info"] == {"title": "shop.v1", "version": "1.0.0"}
     assert find_problems(told) == []
@@ -145,7 +145,7 @@ def test_reports_unsupported_http_rules(rule: str, words: str) -> None:
         service S {{ rpc Do(A) returns (A) {{ option (google.api.http) = {{ {rule} }}; }} }}
     """
     with pytest.raises(SchemaError) as wrong:
-        made(text, "")
+        make_document(text, "")
     assert any(one.message == f"S.Do: {words}" for one in wrong.value.problems)
     assert wrong.value.problems[0].file == "proto/a.proto"
 
@@ -153,7 +153,7 @@ def test_reports_unsupported_http_rules(rule: str, words: str) -> None:
 # -- documents that people write
 
 
-def store(**changes: Any) -> dict[str, Any]:
+def store_document(**changes: Any) -> dict[str, Any]:
     """The good one, with members replaced: `a/b` is the member b of a."""
     whole = read_yaml("store.yaml", _dedented(STORE))
     for path, value in changes.items():
@@ -178,7 +178,7 @@ GET = "paths|/items/{id}|get"
 
 
 def test_valid_document_has_no_problems() -> None:
-    assert find_problems(store()) == []
+    assert find_problems(store_document()) == []
 
 
 @pytest.mark.parametrize(
@@ -235,5 +235,5 @@ def test_valid_document_has_no_problems() -> None:
     ],
 )
 def test_names_problem_with_place(changes: dict[str, Any], words: str) -> None:
-    told = find_problems(store(**changes))
+    told = find_problems(store_document(**changes))
     assert any(words in one for one in told), told

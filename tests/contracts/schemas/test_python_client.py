@@ -127,7 +127,7 @@ GARDEN = r"""
 BED = {"bedId": "b", "class": None, "kind": "flowers"}
 
 
-class _Garden(BaseHTTPRequestHandler):
+class _GardenHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def _answer(self, status: int, body: bytes, kind: str = "application/json") -> None:
@@ -169,7 +169,7 @@ class _Garden(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server() -> Iterator[Any]:
-    server: Any = ThreadingHTTPServer(("127.0.0.1", 0), _Garden)
+    server: Any = ThreadingHTTPServer(("127.0.0.1", 0), _GardenHandler)
     server.asked = []
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
@@ -181,12 +181,12 @@ def server() -> Iterator[Any]:
         server.server_close()
 
 
-def text_of(document: str = GARDEN) -> str:
+def client_text(document: str = GARDEN) -> str:
     head, body = make_module(read_yaml("g.yaml", textwrap.dedent(document).lstrip()))
     return commented_text(head, body, "openapi/g.yaml", "#")
 
 
-def loaded(text: str) -> ModuleType:
+def load_client(text: str) -> ModuleType:
     made = ModuleType("garden_client")
     sys.modules["garden_client"] = made
     exec(compile(text, "garden_client.py", "exec"), made.__dict__)
@@ -195,7 +195,7 @@ def loaded(text: str) -> ModuleType:
 
 @pytest.fixture
 def garden() -> Iterator[Any]:
-    yield loaded(text_of())
+    yield load_client(client_text())
     del sys.modules["garden_client"]
 
 
@@ -268,7 +268,7 @@ def test_renames_conflicting_names(garden: Any) -> None:
 )
 def test_passes_linter(tmp_path: Path, document: str) -> None:
     file = tmp_path / "client.py"
-    file.write_text(text_of(document), encoding="utf-8")
+    file.write_text(client_text(document), encoding="utf-8")
     config = tmp_path / "ruff.toml"
     config.write_text('line-length = 100\ntarget-version = "py311"\n')
     for command in (["format", "--check"], ["check", "--select", "E,F,I,UP"]):

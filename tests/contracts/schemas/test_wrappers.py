@@ -39,7 +39,7 @@ ODD = """
 """
 
 
-def read(text: str) -> dict[str, Any]:
+def read_document(text: str) -> dict[str, Any]:
     return read_yaml("x.yaml", textwrap.dedent(text).lstrip())
 
 
@@ -75,9 +75,7 @@ def test_tool_schema_becomes_struct_message() -> None:
         ({"$ref": "#/$defs/A", "$defs": {"A": {"type": "object"}}}, "Struct"),
     ],
 )
-def test_non_object_schema_becomes_value(
-    schema: dict[str, Any], kind: str
-) -> None:
+def test_non_object_schema_becomes_value(schema: dict[str, Any], kind: str) -> None:
     assert f"google.protobuf.{kind} value = 1;" in format_wrapper("json/a.schema.json", schema)
 
 
@@ -97,7 +95,7 @@ def test_any_file_name_becomes_message_name(file: str, title: Any, path: str, na
 
 
 def test_api_becomes_service_and_back() -> None:
-    text = format_transcoding("openapi/store.yaml", read(STORE))
+    text = format_transcoding("openapi/store.yaml", read_document(STORE))
     path = transcoding_path("openapi/store.yaml")
     protos = compile_protos({path: text})
     told = document(protos, "transcoding.store")
@@ -108,7 +106,7 @@ def test_api_becomes_service_and_back() -> None:
 
 
 def test_unusual_names_compile() -> None:
-    text = format_transcoding("openapi/v1/2 odd.yaml", read(ODD))
+    text = format_transcoding("openapi/v1/2 odd.yaml", read_document(ODD))
     path = transcoding_path("openapi/v1/2 odd.yaml")
     assert path == "transcoding/v1/n2_odd.proto"
     protos = compile_protos({path: text})

@@ -15,7 +15,7 @@ GATEWAY = "system:gateway"
 EVERYTHING = ("mcp/*", "chat")
 
 
-class Alone:
+class OfflineMembership:
     """A place, and everything that happened to it. `me` is who it is."""
 
     def __init__(

@@ -21,7 +21,7 @@ EVERYTHING = ("mcp/*", "chat")
 GATEWAY = "system:gateway"
 
 
-class Gateway:
+class SmallGateway:
     """`capabilities`: by participant; the token of NAME is `t-NAME`."""
 
     def __init__(self, capabilities: Mapping[str, Sequence[str]] | None = None) -> None:
@@ -143,10 +143,10 @@ class Gateway:
 
 
 @asynccontextmanager
-async def gateway(
+async def small_gateway(
     capabilities: Mapping[str, Sequence[str]] | None = None,
-) -> AsyncIterator[Gateway]:
-    made = Gateway(capabilities)
+) -> AsyncIterator[SmallGateway]:
+    made = SmallGateway(capabilities)
     async with serve(made._serve, "127.0.0.1", 0, process_request=made._knock) as server:
         made._server = server
         yield made

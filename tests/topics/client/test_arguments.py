@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.topics.client.offline_membership import Alone
-from tests.topics.client.test_responder import settle
+from tests.topics.client.offline_membership import OfflineMembership
+from tests.topics.client.test_responder import wait_until_idle
 
 
 @pytest.mark.spec("MX-4.3-6")
@@ -25,14 +25,14 @@ def test_checks_arguments_before_function(arguments: Any) -> None:
     async def anything(*others: Any, **given: Any) -> None:
         called.append(given)
 
-    alone = Alone()
+    alone = OfflineMembership()
     alone.tools.add_tool(anything, "anything", None, None, {})
     alone.tools.add_prompt(anything, "anything", None)
 
     async def main() -> None:
         for method in ("tools/call", "prompts/get"):
             alone.request("a", method, {"name": "anything", "arguments": arguments}, number=method)
-            await settle(alone)
+            await wait_until_idle(alone)
 
     asyncio.run(main())
     of_tool, of_prompt = (one["payload"] for one in alone.said)

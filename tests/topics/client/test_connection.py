@@ -13,14 +13,14 @@ import pytest
 from interlock.errors import FORBIDDEN, InterlockError
 from interlock.topics.client import Participant
 from interlock.topics.client.connection import MembershipState, make_join_url
-from tests.topics.client.small_gateway import HANG_TIMEOUT, Gateway, gateway
-from tests.topics.client.two_gateways import staying
+from tests.topics.client.small_gateway import HANG_TIMEOUT, SmallGateway, small_gateway
+from tests.topics.client.two_gateways import stay_connected
 
 TOKEN = "t-agent"
 SECRET = "t-agent-very-secret-0123456789"
 
 
-class Clockwork:
+class ManualSleep:
     """Time that passes when a test says so: how long it was slept, and when to go on."""
 
     def __init__(self) -> None:
@@ -41,25 +41,25 @@ class Clockwork:
         self._go.put_nowait(None)
 
 
-def run(test: Callable[[Gateway], Awaitable[None]], **settings: Any) -> None:
+def run(test: Callable[[SmallGateway], Awaitable[None]], **settings: Any) -> None:
     async def main() -> None:
-        async with asyncio.timeout(HANG_TIMEOUT), gateway(**settings) as made:
+        async with asyncio.timeout(HANG_TIMEOUT), small_gateway(**settings) as made:
             await test(made)
 
     asyncio.run(main())
 
 
 @asynccontextmanager
-async def open_gateway(**settings: Any) -> AsyncIterator[Gateway]:
-    async with asyncio.timeout(HANG_TIMEOUT), gateway(**settings) as made:
+async def open_gateway(**settings: Any) -> AsyncIterator[SmallGateway]:
+    async with asyncio.timeout(HANG_TIMEOUT), small_gateway(**settings) as made:
         yield made
 
 
-def agent(made: Gateway, **more: Any) -> Participant:
+def make_agent(made: SmallGateway, **more: Any) -> Participant:
     return Participant(made.url, **{"topic": "room", "token": TOKEN, **more})
 
 
-def is_inside(participant: Participant) -> bool:
+def is_connected(participant: Participant) -> bool:
     return participant.status.connected
 
 
@@ -68,20 +68,20 @@ def is_inside(participant: Participant) -> bool:
 
 async def test_sends_token_only_in_header() -> None:
     async with open_gateway() as made:
-        participant = agent(made, routing="directed")
+        participant = make_agent(made, routing="directed")
         async with participant.connected():
             assert participant.id == "agent"
-            assert is_inside(participant)
+            assert is_connected(participant)
         (knock,) = made.knocks
         assert knock.headers["Authorization"] == f"Bearer {TOKEN}"
         assert knock.path == "/ws?topic=room&routing=directed"
-        assert not is_inside(participant)
+        assert not is_connected(participant)
         await made.until(lambda made: not made.present)
 
 
 async def test_participant_can_reconnect() -> None:
     async with open_gateway() as made:
-        participant = agent(made)
+        participant = make_agent(made)
         for _ in range(2):
             async with participant.connected():
                 with pytest.raises(RuntimeError, match="already"):
@@ -136,10 +136,10 @@ def test_writes_topic_and_routing_into_query() -> None:
 def test_rejection_is_final(status: int, name: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
 
-    async def test(made: Gateway) -> None:
+    async def test(made: SmallGateway) -> None:
         made.refuse = (status, f"Not with {SECRET}, friend.")
-        clockwork = Clockwork()
-        participant = agent(made, token=SECRET, sleep=clockwork.sleep)
+        clockwork = ManualSleep()
+        participant = make_agent(made, token=SECRET, sleep=clockwork.sleep)
         with pytest.raises(InterlockError) as caught:
             async with participant.connected():
                 raise AssertionError("it was let in")
@@ -159,8 +159,8 @@ def test_rejection_is_final(status: int, name: str, caplog: pytest.LogCaptureFix
 @pytest.mark.parametrize(("code", "name"), [(4003, "forbidden"), (4009, "namespace_conflict")])
 async def test_removal_ends_block(code: int, name: str) -> None:
     async with open_gateway() as made:
-        clockwork = Clockwork()
-        participant = agent(made, sleep=clockwork.sleep)
+        clockwork = ManualSleep()
+        participant = make_agent(made, sleep=clockwork.sleep)
         inside = asyncio.Event()
 
         async def stay() -> None:
@@ -185,7 +185,7 @@ async def test_cancelled_block_stays_cancelled() -> None:
         inside = asyncio.Event()
 
         async def stay() -> None:
-            async with agent(made).connected():
+            async with make_agent(made).connected():
                 inside.set()
                 await asyncio.Event().wait()
 
@@ -203,9 +203,9 @@ async def test_cancelled_block_stays_cancelled() -> None:
 def test_reconnects_and_reloads_state(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "interlock.topics")
 
-    async def test(made: Gateway) -> None:
-        clockwork = Clockwork()
-        participant = agent(made, sleep=clockwork.sleep, jitter=lambda: 1.0)
+    async def test(made: SmallGateway) -> None:
+        clockwork = ManualSleep()
+        participant = make_agent(made, sleep=clockwork.sleep, jitter=lambda: 1.0)
         other = Participant(made.url, topic="room", token="t-other")
         async with participant.connected():
             events = participant.events()
@@ -217,13 +217,13 @@ def test_reconnects_and_reloads_state(caplog: pytest.LogCaptureFixture) -> None:
             made.capabilities["agent"] = ("chat",)
             await made.cut("agent")
             assert await clockwork.until_asleep() == 1.0
-            assert not is_inside(participant)
+            assert not is_connected(participant)
             assert dict(participant.participants) == {}
             with pytest.raises(InterlockError, match="no connection"):
                 await participant.chat("anybody?")
             clockwork.wake()
             await made.until(lambda made: made.present == ["agent"])
-            while not is_inside(participant):
+            while not is_connected(participant):
                 await anext(events)
             assert participant.capabilities == ("chat",)
             assert not participant.can_send("mcp/request:ping")
@@ -238,8 +238,8 @@ def test_reconnects_and_reloads_state(caplog: pytest.LogCaptureFixture) -> None:
 
 async def test_lost_connection_fails_pending_calls() -> None:
     async with open_gateway() as made:
-        clockwork = Clockwork()
-        participant = agent(made, sleep=clockwork.sleep)
+        clockwork = ManualSleep()
+        participant = make_agent(made, sleep=clockwork.sleep)
         slow = Participant(made.url, topic="room", token="t-slow")
         begun = asyncio.Event()
 
@@ -259,13 +259,13 @@ async def test_lost_connection_fails_pending_calls() -> None:
 
 
 async def test_retries_unreachable_gateway_with_backoff() -> None:
-    async with gateway() as made:
+    async with small_gateway() as made:
         url = made.url
-    clockwork = Clockwork()
+    clockwork = ManualSleep()
     participant = Participant(
         url, topic="room", token=TOKEN, sleep=clockwork.sleep, jitter=lambda: 0.0
     )
-    async with staying(participant) as inside:
+    async with stay_connected(participant) as inside:
         for _ in range(8):
             await clockwork.until_asleep()
             clockwork.wake()
@@ -277,8 +277,8 @@ async def test_retries_unreachable_gateway_with_backoff() -> None:
 async def test_retries_busy_gateway() -> None:
     async with open_gateway() as made:
         made.refuse = (503, "Later.")
-        clockwork = Clockwork()
-        async with staying(agent(made, sleep=clockwork.sleep)) as inside:
+        clockwork = ManualSleep()
+        async with stay_connected(make_agent(made, sleep=clockwork.sleep)) as inside:
             await clockwork.until_asleep()
             made.refuse = None
             clockwork.wake()
@@ -288,9 +288,11 @@ async def test_retries_busy_gateway() -> None:
 async def test_disconnects_without_welcome() -> None:
     async with open_gateway() as made:
         made.silent = True
-        clockwork = Clockwork()
-        participant = agent(made, sleep=clockwork.sleep, jitter=lambda: 0.0, welcome_timeout=0.01)
-        async with staying(participant) as inside:
+        clockwork = ManualSleep()
+        participant = make_agent(
+            made, sleep=clockwork.sleep, jitter=lambda: 0.0, welcome_timeout=0.01
+        )
+        async with stay_connected(participant) as inside:
             for _ in range(3):
                 await clockwork.until_asleep()
                 assert not inside.is_set()

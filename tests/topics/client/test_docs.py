@@ -14,13 +14,13 @@ from interlock import errors
 from interlock.protocol.kinds import PROFILES
 from interlock.protocol.mcpx_terms import PROTOCOL
 from interlock.topics.client import Participant
-from tests.topics.client.two_gateways import House, in_both_houses, until
+from tests.topics.client.two_gateways import GatewayUnderTest, run_with_both_gateways, wait_until
 
 PAGE = Path(__file__).parents[3] / "docs" / "topics-library.md"
 EVERYTHING = ("mcp/*", "chat")
 
 
-def programs() -> Iterator[str]:
+def documented_programs() -> Iterator[str]:
     for block in re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL):
         yield block.replace('topic="ops"', 'topic="room"')
 
@@ -39,13 +39,13 @@ def test_pages_name_protocol_draft() -> None:
 
 
 def test_documented_programs_work_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test(house: House) -> None:
+    async def test(house: GatewayUnderTest) -> None:
         monkeypatch.setenv("GATEWAY", house.url)
         for name in ("worker", "agent", "human", "robot"):
             monkeypatch.setenv(f"{name.upper()}_TOKEN", f"t-{name}")
         made: dict[str, Any] = {}
         mains = []
-        for program in programs():
+        for program in documented_programs():
             exec(compile(program, str(PAGE), "exec"), made)
             mains.append(made.pop("main", None))
         work, act, decide, _ = mains
@@ -53,7 +53,7 @@ def test_documented_programs_work_together(monkeypatch: pytest.MonkeyPatch) -> N
         for name, main in (("worker", work), ("human", decide)):
             events = made[name].events()
             tasks.append(asyncio.create_task(main()))
-            await until(events, lambda event: event.kind == "system/welcome")
+            await wait_until(events, lambda event: event.kind == "system/welcome")
         assert await act() == "12 characters written to report"
         for task in tasks:
             task.cancel()
@@ -61,7 +61,7 @@ def test_documented_programs_work_together(monkeypatch: pytest.MonkeyPatch) -> N
         # The rule of the last one covers what it says.
         assert made["orchestrator"].rules == tuple(made["rules"])
 
-    in_both_houses(
+    run_with_both_gateways(
         test,
         {
             "worker": ("mcp/response:*", "chat"),
@@ -76,7 +76,7 @@ def test_documented_programs_are_complete(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("GATEWAY", "ws://127.0.0.1:1/ws")
     for name in ("worker", "agent", "human", "robot"):
         monkeypatch.setenv(f"{name.upper()}_TOKEN", f"t-{name}")
-    for program in programs():
+    for program in documented_programs():
         made: dict[str, Any] = {"__name__": "program"}
         exec(compile(program, str(PAGE), "exec"), made)
         assert asyncio.iscoroutinefunction(made["main"])

@@ -11,7 +11,7 @@ from interlock.errors import ProtocolError
 from interlock.topics.client import Proposal
 from interlock.topics.client.events import Event, Events
 from interlock.topics.wire.payloads import Chat, Request
-from tests.topics.client.offline_membership import Alone
+from tests.topics.client.offline_membership import OfflineMembership
 
 
 def run(test: Any) -> None:
@@ -19,7 +19,7 @@ def run(test: Any) -> None:
 
 
 def test_listeners_match_kind_or_type() -> None:
-    alone = Alone()
+    alone = OfflineMembership()
     told: dict[str, list[Event]] = {name: [] for name in ("chat", "any", "requests", "presence")}
     alone.place.listeners.add(Chat, told["chat"].append)
     alone.place.listeners.add("*", told["any"].append)
@@ -41,7 +41,7 @@ def test_listeners_match_kind_or_type() -> None:
 
 
 def test_kind_patterns_match_system_messages() -> None:
-    alone = Alone()
+    alone = OfflineMembership()
     told: list[Event] = []
     alone.place.listeners.add("system/*", told.append)
     alone.present("join", "c")
@@ -61,7 +61,7 @@ def test_proposal_is_reported_and_not_executed() -> None:
     called: list[str] = []
 
     async def main() -> None:
-        alone = Alone()
+        alone = OfflineMembership()
         alone.tools.add_tool(lambda: called.append("!"), "x", None, None, {})
         told: list[Any] = []
         alone.place.listeners.add(Proposal, told.append)
@@ -79,7 +79,7 @@ def test_proposal_is_reported_and_not_executed() -> None:
 
 def test_failing_listener_does_not_affect_others(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
-        alone = Alone()
+        alone = OfflineMembership()
 
         def plainly(event: Event) -> None:
             raise RuntimeError("plainly")
@@ -103,7 +103,7 @@ def test_failing_listener_does_not_affect_others(caplog: pytest.LogCaptureFixtur
 async def test_slow_stream_drops_oldest_events() -> None:
     lost: list[int] = []
     events = Events(lambda: lost.append(1), max_events=3)
-    alone = Alone()
+    alone = OfflineMembership()
     alone.place.listeners.add(Chat, events.add)
     for number in range(5):
         alone.tell("a", "chat", {"text": str(number)})
@@ -113,7 +113,7 @@ async def test_slow_stream_drops_oldest_events() -> None:
 
 
 async def test_stream_starts_at_once_and_ends() -> None:
-    alone = Alone()
+    alone = OfflineMembership()
     events = alone.place.listeners.open_stream()
     alone.tell("a", "chat", {"text": "x"})
     assert (await anext(events)).content == Chat("x")

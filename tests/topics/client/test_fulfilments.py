@@ -10,7 +10,7 @@ import pytest
 from interlock.errors import InterlockError
 from interlock.topics.client import Proposal, SendError
 from interlock.topics.wire.threads import MAX_MESSAGES
-from tests.topics.client.offline_membership import GATEWAY, Alone
+from tests.topics.client.offline_membership import GATEWAY, OfflineMembership
 
 PARAMS = {"name": "write", "arguments": {"path": "a"}}
 PAYLOAD = b'{"method":"tools/call","params":{"name":"write","arguments":{"path":"a"}}}'
@@ -20,18 +20,18 @@ def run(test: Any) -> None:
     asyncio.run(test())
 
 
-def propose(alone: Alone, *to: str) -> Proposal:
+def propose(alone: OfflineMembership, *to: str) -> Proposal:
     return alone.place.propose("mcp/proposal:tools/call:write", PAYLOAD, to)
 
 
-def fulfil(alone: Alone, proposal: str, sender: str = "a", **more: Any) -> str:
+def fulfil(alone: OfflineMembership, proposal: str, sender: str = "a", **more: Any) -> str:
     params = more.pop("params", PARAMS)
     return alone.request(
         sender, "tools/call", params, number=44, correlation_id=proposal, **{"to": ["b"], **more}
     )
 
 
-def answer(alone: Alone, request: str, sender: str = "b", tool: str = "write") -> None:
+def answer(alone: OfflineMembership, request: str, sender: str = "b", tool: str = "write") -> None:
     payload = {"jsonrpc": "2.0", "id": 44, "result": {"by": sender}}
     kind = f"mcp/response:tools/call:{tool}"
     alone.tell(sender, kind, payload, correlation_id=request, to=["a", "me"])
@@ -39,7 +39,7 @@ def answer(alone: Alone, request: str, sender: str = "b", tool: str = "write") -
 
 @pytest.mark.spec("MX-3.2-2", "MX-3.2.1-2")
 async def test_sends_proposal_unchanged() -> None:
-    alone = Alone()
+    alone = OfflineMembership()
     propose(alone, "b")
     (said,) = alone.said
     assert said["payload"] == {"method": "tools/call", "params": PARAMS}
@@ -49,7 +49,7 @@ async def test_sends_proposal_unchanged() -> None:
 
 
 async def test_response_to_fulfilment_is_outcome() -> None:
-    alone = Alone()
+    alone = OfflineMembership()
     proposal = propose(alone, "b")
     waiting = asyncio.ensure_future(proposal.outcome())
     await asyncio.sleep(0)
@@ -63,7 +63,7 @@ async def test_response_to_fulfilment_is_outcome() -> None:
 
 @pytest.mark.spec("MX-7-1", "MX-3.2.1-5")
 async def test_ignores_responses_that_are_no_outcome() -> None:
-    alone = Alone(others=["a", "b", "thief"])
+    alone = OfflineMembership(others=["a", "b", "thief"])
     proposal = propose(alone, "b")
     # An answer to the proposal itself, to a request that nobody saw, by somebody who was not
     # asked, to another call, and to one that went elsewhere than it was proposed.
@@ -83,7 +83,7 @@ async def test_ignores_responses_that_are_no_outcome() -> None:
 async def test_foreign_fulfilment_is_no_outcome(amount: int) -> None:
     """It asks for the same as was proposed, itself too, and is quicker with the answer."""
 
-    alone = Alone(others=["a", "b", "mallory"])
+    alone = OfflineMembership(others=["a", "b", "mallory"])
     proposal = propose(alone, "b")
     params = PARAMS if amount == 5 else {**PARAMS, "arguments": {"path": "elsewhere"}}
     forged = fulfil(alone, proposal.id, "mallory", to=["b", "mallory"], params=params)
@@ -96,7 +96,7 @@ async def test_foreign_fulfilment_is_no_outcome(amount: int) -> None:
 
 @pytest.mark.spec("MX-3.2.1-10")
 async def test_changed_arguments_are_reported() -> None:
-    alone = Alone()
+    alone = OfflineMembership()
     proposal = propose(alone, "b")
     waiting = asyncio.ensure_future(proposal.outcome())
     asking = asyncio.ensure_future(proposal.outcome(changed=True))
@@ -118,7 +118,7 @@ async def test_changed_arguments_are_reported() -> None:
 
 
 async def test_recipient_may_delegate_fulfilment() -> None:
-    alone = Alone(others=["a", "b", "boss"])
+    alone = OfflineMembership(others=["a", "b", "boss"])
     proposal = propose(alone, "boss")
     answer(alone, fulfil(alone, proposal.id, "a", to=["b"]))
     assert not proposal.has_outcome
@@ -127,7 +127,7 @@ async def test_recipient_may_delegate_fulfilment() -> None:
 
 
 async def test_remembers_fulfilment_after_many_messages() -> None:
-    alone = Alone()
+    alone = OfflineMembership()
     proposal = propose(alone, "b")
     request = fulfil(alone, proposal.id)
     for number in range(MAX_MESSAGES):
@@ -141,7 +141,7 @@ async def test_remembers_fulfilment_after_many_messages() -> None:
 
 
 async def test_chat_does_not_end_proposal() -> None:
-    alone = Alone()
+    alone = OfflineMembership()
     proposal = propose(alone, "b")
     alone.tell("a", "chat", {"text": "I did it."}, correlation_id=proposal.id)
     assert not proposal.has_outcome
@@ -149,7 +149,7 @@ async def test_chat_does_not_end_proposal() -> None:
 
 
 async def test_gateway_error_ends_proposal() -> None:
-    alone = Alone()
+    alone = OfflineMembership()
     proposal = propose(alone, "b")
     error = {"error": "capability_violation", "message": "You lack it."}
     alone.tell(GATEWAY, "system/error", error, to=["me"], correlation_id=proposal.id)
@@ -159,7 +159,7 @@ async def test_gateway_error_ends_proposal() -> None:
 
 
 async def test_error_response_is_outcome() -> None:
-    alone = Alone()
+    alone = OfflineMembership()
     proposal = propose(alone, "b")
     request = fulfil(alone, proposal.id)
     payload = {"jsonrpc": "2.0", "id": 44, "error": {"code": 1, "message": "no"}}
@@ -170,7 +170,7 @@ async def test_error_response_is_outcome() -> None:
 
 @pytest.mark.spec("MX-10.2-2", "MX-10.2-3")
 def test_proposal_expires_after_five_minutes() -> None:
-    alone = Alone()
+    alone = OfflineMembership()
     id = alone.propose("a", "write")
     alone.time += 299
     assert alone.place.proposals.proposals[id].status == "pending"
@@ -185,7 +185,7 @@ def test_proposal_expires_after_five_minutes() -> None:
 
 
 async def test_waiting_ends_when_proposal_expires() -> None:
-    alone = Alone()
+    alone = OfflineMembership()
     proposal = propose(alone, "b")
     fulfil(alone, proposal.id)
     alone.time += 1_000
@@ -194,5 +194,5 @@ async def test_waiting_ends_when_proposal_expires() -> None:
 
 
 async def test_repr_names_call_and_proposer() -> None:
-    proposal = propose(Alone(), "b")
+    proposal = propose(OfflineMembership(), "b")
     assert repr(proposal) == "Proposal('me-1', 'tools/call write' by 'me')"

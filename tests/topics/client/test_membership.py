@@ -15,7 +15,7 @@ from interlock.topics.client import SendError
 from interlock.topics.client.membership import MAX_MISBEHAVING_PARTICIPANTS
 from interlock.topics.wire.payloads import Chat, Response
 from interlock.topics.wire.threads import MAX_MESSAGES
-from tests.topics.client.offline_membership import EVERYTHING, GATEWAY, Alone
+from tests.topics.client.offline_membership import EVERYTHING, GATEWAY, OfflineMembership
 
 CALL = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "dangerous_tool"}}
 
@@ -29,7 +29,7 @@ def run(test: Any) -> None:
 
 @pytest.mark.spec("MX-8.2-13", "MX-6.2a-6")
 def test_welcome_sets_id_and_capabilities() -> None:
-    alone = Alone(["mcp/proposal:*", "chat"])
+    alone = OfflineMembership(["mcp/proposal:*", "chat"])
     place = alone.place
     assert place.id == "me"
     assert place.capabilities == ("mcp/proposal:*", "chat")
@@ -44,7 +44,7 @@ def test_welcome_sets_id_and_capabilities() -> None:
 
 
 def test_ignores_invalid_capabilities_of_welcome() -> None:
-    alone = Alone(["mcp/*", "system/*", "", "two words", "chat"])
+    alone = OfflineMembership(["mcp/*", "system/*", "", "two words", "chat"])
     assert alone.place.is_connected
     assert alone.place.can_send("chat")
     assert alone.place.can_send("mcp/request:tools/call:x")
@@ -55,7 +55,7 @@ def test_ignores_invalid_capabilities_of_welcome() -> None:
 
 @pytest.mark.spec("MX-3.5.1-4")
 def test_ignores_welcome_for_other_participant() -> None:
-    alone = Alone(["chat"])
+    alone = OfflineMembership(["chat"])
     other = {"you": {"id": "other", "capabilities": ["mcp/*"]}, "participants": []}
     alone.tell(GATEWAY, "system/welcome", other, to=["other"])
     alone.tell(GATEWAY, "system/welcome", other, to=["me"])
@@ -69,7 +69,7 @@ def test_ignores_welcome_for_other_participant() -> None:
 
 @pytest.mark.spec("MX-8.2-14")
 def test_follows_presence() -> None:
-    alone = Alone(others=[])
+    alone = OfflineMembership(others=[])
     alone.present("join", "me")
     alone.present("join", "c", ["chat"])
     assert alone.place.participants == {"c": ("chat",)}
@@ -85,7 +85,7 @@ def test_follows_presence() -> None:
 
 
 def test_ignores_messages_before_welcome() -> None:
-    alone = Alone()
+    alone = OfflineMembership()
     alone.place.on_disconnect("it is over")
     alone.tell("a", "chat", {"text": "early"})
     assert alone.events == []
@@ -113,7 +113,7 @@ def test_ignores_messages_before_welcome() -> None:
     ],
 )
 def test_drops_invalid_envelopes(text: bytes) -> None:
-    alone = Alone()
+    alone = OfflineMembership()
     alone.place.receive(text)
     assert alone.events == []
     assert alone.place.dropped_messages == 1
@@ -140,7 +140,7 @@ def test_drops_and_counts_false_kinds(kind: str, payload: Any, correlation_id: A
     called: list[str] = []
 
     async def main() -> None:
-        alone = Alone()
+        alone = OfflineMembership()
         alone.tools.add_tool(lambda: called.append("!"), "dangerous_tool", None, None, {})
         alone.tell("a", kind, payload, to=["me"], correlation_id=correlation_id)
         await asyncio.sleep(0)
@@ -155,7 +155,7 @@ def test_drops_and_counts_false_kinds(kind: str, payload: Any, correlation_id: A
 
 
 def test_drops_reused_id() -> None:
-    alone = Alone()
+    alone = OfflineMembership()
     alone.tell("a", "chat", {"text": "one"}, id="same")
     alone.tell("b", "chat", {"text": "two"}, id="same")
     assert [event.content for event in alone.events] == [Chat("one")]
@@ -163,13 +163,13 @@ def test_drops_reused_id() -> None:
 
 
 def test_drops_messages_with_own_id_as_sender() -> None:
-    alone = Alone()
+    alone = OfflineMembership()
     alone.tell("me", "chat", {"text": "I said so"})
     assert alone.events == []
 
 
 def test_limits_remembered_misbehaviour() -> None:
-    alone = Alone()
+    alone = OfflineMembership()
     for number in range(MAX_MISBEHAVING_PARTICIPANTS + 50):
         alone.tell(f"p{number}", "chat", {})
         alone.tell("worst", "chat", {})
@@ -180,7 +180,7 @@ def test_limits_remembered_misbehaviour() -> None:
 @pytest.mark.spec("MX-4.3-1")
 @given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
 def test_survives_any_text(text: bytes) -> None:
-    alone = Alone()
+    alone = OfflineMembership()
     alone.place.receive(text)
     assert alone.events == []
 
@@ -213,7 +213,7 @@ payloads: st.SearchStrategy[dict[str, Any]] = st.dictionaries(
 async def test_survives_any_envelope(
     kind: str, payload: dict[str, Any], sender: str, members: dict[str, Any]
 ) -> None:
-    alone = Alone()
+    alone = OfflineMembership()
     envelope = {
         "protocol": "mcpx/v0.1", "id": "e", "from": sender, "kind": kind, "payload": payload,
         **members,
@@ -230,7 +230,7 @@ async def test_survives_any_envelope(
     st.sampled_from(["protocol", "id", "from", "kind", "to", "correlation_id", "payload"]), anything
 )
 async def test_survives_any_envelope_member(name: str, value: Any) -> None:
-    alone = Alone()
+    alone = OfflineMembership()
     envelope = {
         "protocol": "mcpx/v0.1", "id": "e", "from": "a", "kind": "chat",
         "payload": {"text": "x"}, name: value,
@@ -245,7 +245,7 @@ async def test_survives_any_envelope_member(name: str, value: Any) -> None:
 @pytest.mark.spec("MX-4.1-8")
 @pytest.mark.parametrize("kind", ["system/welcome", "system/x", "system", "presence", "system:x"])
 def test_cannot_send_gateway_kinds(kind: str) -> None:
-    alone = Alone(["*"])
+    alone = OfflineMembership(["*"])
     with pytest.raises(SendError, match="gateway"):
         alone.place.send(kind, b"{}")
     assert alone.said == []
@@ -253,7 +253,7 @@ def test_cannot_send_gateway_kinds(kind: str) -> None:
 
 @pytest.mark.spec("MX-8.2-15")
 def test_cannot_send_without_capability() -> None:
-    alone = Alone(["mcp/proposal:*", "chat"])
+    alone = OfflineMembership(["mcp/proposal:*", "chat"])
     with pytest.raises(SendError, match=r"mcp/proposal:\*, chat") as caught:
         alone.place.send("mcp/request:ping", b'{"jsonrpc":"2.0","id":1,"method":"ping"}')
     assert caught.value.failure is CAPABILITY_VIOLATION
@@ -274,14 +274,14 @@ def test_cannot_send_without_capability() -> None:
     ],
 )
 def test_cannot_send_false_kinds(kind: str, payload: bytes, correlation_id: str | None) -> None:
-    alone = Alone()
+    alone = OfflineMembership()
     with pytest.raises(SendError):
         alone.place.send(kind, payload, ["a"], correlation_id)
     assert alone.said == []
 
 
 def test_cannot_send_too_long_messages() -> None:
-    alone = Alone()
+    alone = OfflineMembership()
     with pytest.raises(SendError, match="1048576") as caught:
         alone.place.send("chat", b'{"text":"%b"}' % (b"x" * 1024 * 1024))
     assert caught.value.failure is PAYLOAD_TOO_LARGE
@@ -292,7 +292,7 @@ def test_cannot_send_too_long_messages() -> None:
 
 @pytest.mark.spec("MX-3-5", "MX-3-4")
 def test_writes_envelope() -> None:
-    alone = Alone()
+    alone = OfflineMembership()
     id = alone.place.send("chat", b'{"text":"x"}', ["a"], "told-9")
     assert alone.said == [
         {
@@ -311,11 +311,11 @@ def test_writes_envelope() -> None:
 # -- responses
 
 
-def ask(alone: Alone, *to: str) -> Any:
+def send_request(alone: OfflineMembership, *to: str) -> Any:
     return alone.place.send_request(to, "tools/call", b'{"name":"x"}')
 
 
-def answer(alone: Alone, sender: str, asked: Any, **other: Any) -> None:
+def answer(alone: OfflineMembership, sender: str, asked: Any, **other: Any) -> None:
     payload = {"jsonrpc": "2.0", "id": int(asked.message.request_id), "result": {"fine": True}}
     payload |= other.pop("payload", {})
     kind = other.pop("kind", "mcp/response:tools/call:x")
@@ -325,8 +325,8 @@ def answer(alone: Alone, sender: str, asked: Any, **other: Any) -> None:
 
 @pytest.mark.spec("MX-3.1.2-3", "MX-8.2-7", "MX-3.1.2-4")
 async def test_response_completes_request() -> None:
-    alone = Alone()
-    asked = ask(alone, "a")
+    alone = OfflineMembership()
+    asked = send_request(alone, "a")
     plain = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}'
     assert b'"payload":' + plain in alone.texts[0]
     assert alone.said[0]["kind"] == "mcp/request:tools/call:x"
@@ -353,8 +353,8 @@ async def test_response_completes_request() -> None:
 async def test_mismatched_response_does_not_complete_request(
     sender: str, other: dict[str, Any]
 ) -> None:
-    alone = Alone()
-    asked = ask(alone, "a")
+    alone = OfflineMembership()
+    asked = send_request(alone, "a")
     answer(alone, sender, asked, **other)
     assert not asked.done.done()
     assert alone.dropped == {sender: 1}
@@ -365,7 +365,7 @@ async def test_mismatched_response_does_not_complete_request(
 
 @pytest.mark.spec("MX-4.3-6", "MX-3.1.2-5")
 def test_shows_response_to_unknown_request() -> None:
-    alone = Alone()
+    alone = OfflineMembership()
     alone.tell(
         "a", "mcp/response:ping", {"jsonrpc": "2.0", "id": 1, "result": {}}, correlation_id="old"
     )
@@ -378,8 +378,8 @@ def test_shows_response_to_unknown_request() -> None:
 async def test_remembers_own_requests_after_many_messages() -> None:
     """Others can make everybody forget what was said, but not what one waits for oneself."""
 
-    alone = Alone()
-    asked = ask(alone, "a")
+    alone = OfflineMembership()
+    asked = send_request(alone, "a")
     for number in range(MAX_MESSAGES + 1):
         alone.tell("b", "chat", {"text": str(number)})
     answer(alone, "a", asked, kind="mcp/response:tools/call:y")
@@ -391,8 +391,8 @@ async def test_remembers_own_requests_after_many_messages() -> None:
 
 
 async def test_error_response_fails_request() -> None:
-    alone = Alone()
-    asked = ask(alone, "a")
+    alone = OfflineMembership()
+    asked = send_request(alone, "a")
     payload = {"jsonrpc": "2.0", "id": 1, "error": {"code": -7, "message": "no", "data": [1]}}
     alone.tell("a", "mcp/response:tools/call:x", payload, correlation_id=asked.message.head.id)
     outcome = asked.responses["a"]
@@ -402,8 +402,8 @@ async def test_error_response_fails_request() -> None:
 
 
 async def test_leaving_participant_fails_its_requests() -> None:
-    alone = Alone()
-    asked, other = ask(alone, "a"), ask(alone, "b")
+    alone = OfflineMembership()
+    asked, other = send_request(alone, "a"), send_request(alone, "b")
     alone.present("leave", "a")
     assert asked.error.data == {"sent": True}
     assert not other.done.done()
@@ -413,8 +413,8 @@ async def test_leaving_participant_fails_its_requests() -> None:
 
 
 async def test_gateway_error_fails_request() -> None:
-    alone = Alone()
-    asked = ask(alone, "a")
+    alone = OfflineMembership()
+    asked = send_request(alone, "a")
     alone.tell(
         GATEWAY, "system/error", {"error": "rate_limited", "message": "Slowly."},
         to=["me"], correlation_id=asked.message.head.id,
@@ -424,7 +424,7 @@ async def test_gateway_error_fails_request() -> None:
 
 
 def test_counts_lost_messages() -> None:
-    alone = Alone()
+    alone = OfflineMembership()
     alone.tell(GATEWAY, "system/error", {"error": "messages_lost", "lost": 12}, to=["me"])
     alone.tell(GATEWAY, "system/error", {"error": "messages_lost", "lost": 3}, to=["me"])
     alone.tell(GATEWAY, "system/error", {"error": "messages_lost", "lost": -9}, to=["me"])
@@ -432,8 +432,8 @@ def test_counts_lost_messages() -> None:
 
 
 async def test_disconnect_fails_pending_requests() -> None:
-    alone = Alone()
-    asked = ask(alone, "a")
+    alone = OfflineMembership()
+    asked = send_request(alone, "a")
     alone.place.on_disconnect("the cable was pulled")
     assert alone.place.participants == {}
     assert asked.error.failure.name == "upstream_lost"
@@ -442,7 +442,7 @@ async def test_disconnect_fails_pending_requests() -> None:
 
 
 async def test_own_fulfilment_counts_once() -> None:
-    alone = Alone()
+    alone = OfflineMembership()
     proposal = alone.propose("a", "x", to=["me"])
     params = b'{"name":"x","arguments":{}}'
     asked = alone.place.send_request(["me"], "tools/call", params, correlation_id=proposal)

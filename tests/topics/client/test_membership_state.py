@@ -38,7 +38,7 @@ def test_logs_return_after_loss(
     assert caplog.messages[-1] == "topic ops: joined again as worker at ws://127.0.0.1:1/ws"
 
 
-async def work(standing: MembershipState, inside: asyncio.Event) -> None:
+async def wait_in_block(standing: MembershipState, inside: asyncio.Event) -> None:
     async with standing.cancel_on_end():
         inside.set()
         await asyncio.Event().wait()
@@ -49,7 +49,7 @@ async def test_rejection_ends_waits_and_blocks() -> None:
     standing.on_welcome("worker", "")
     await standing.wait_for_welcome()
     inside = asyncio.Event()
-    task = asyncio.ensure_future(work(standing, inside))
+    task = asyncio.ensure_future(wait_in_block(standing, inside))
     await inside.wait()
     standing.on_reject(InterlockError(FORBIDDEN, "Go."))
     with pytest.raises(InterlockError, match="Go"):
@@ -60,7 +60,7 @@ async def test_rejection_ends_waits_and_blocks() -> None:
 
 async def test_external_cancellation_stays_cancellation() -> None:
     standing, inside = MembershipState("ops"), asyncio.Event()
-    task = asyncio.ensure_future(work(standing, inside))
+    task = asyncio.ensure_future(wait_in_block(standing, inside))
     await inside.wait()
     task.cancel()
     standing.on_reject(InterlockError(FORBIDDEN, "Go."))

@@ -11,22 +11,22 @@ from msgspec.structs import replace
 from interlock.protocol.mcpx_terms import MAX_ENVELOPE_BYTES
 from interlock.topics.client import Proposal, SendError
 from interlock.topics.wire.threads import MAX_MESSAGES
-from tests.topics.client.offline_membership import GATEWAY, Alone
-from tests.topics.client.test_membership import answer, ask
+from tests.topics.client.offline_membership import GATEWAY, OfflineMembership
+from tests.topics.client.test_membership import answer, send_request
 
 # -- ids that come again when much was said in between
 
 
-def talk(alone: Alone, much: int = MAX_MESSAGES + 1) -> None:
+def send_chats(alone: OfflineMembership, much: int = MAX_MESSAGES + 1) -> None:
     for _ in range(much):
         alone.tell("b", "chat", {"text": "…"})
 
 
 @pytest.mark.spec("MX-3.2.1-10", "MX-4.3-1")
 def test_proposal_id_cannot_be_replaced() -> None:
-    alone = Alone()
+    alone = OfflineMembership()
     shown = alone.propose("a", "pay", {"to": "the baker"}, id="p-1", to=["b"])
-    talk(alone)
+    send_chats(alone)
     alone.propose("a", "pay", {"to": "me"}, id="p-1", to=["b"])
     assert alone.dropped == {"a": 1}
     tracked = alone.place.proposals.proposals[shown]
@@ -35,9 +35,9 @@ def test_proposal_id_cannot_be_replaced() -> None:
 
 @pytest.mark.spec("MX-3.2.1-10")
 async def test_pending_request_id_cannot_be_reused() -> None:
-    alone = Alone()
-    asked = ask(alone, "a")
-    talk(alone)
+    alone = OfflineMembership()
+    asked = send_request(alone, "a")
+    send_chats(alone)
     alone.request("b", "ping", id=asked.message.head.id, to=["a"])
     assert alone.dropped == {"b": 1}
     answer(alone, "a", asked)
@@ -45,7 +45,7 @@ async def test_pending_request_id_cannot_be_reused() -> None:
 
 
 def test_fulfils_only_reviewed_proposal() -> None:
-    alone = Alone()
+    alone = OfflineMembership()
     fulfilling = alone.place.proposals
     id = alone.propose("a", "pay", {"to": "the baker"})
     shown: Proposal = alone.events[-1].content
@@ -67,8 +67,8 @@ def test_fulfils_only_reviewed_proposal() -> None:
 @pytest.mark.spec("MX-6.4a-2")
 @pytest.mark.parametrize("to", [[], ["b"]], ids=["to all", "to another"])
 async def test_error_about_foreign_message_ends_nothing(to: list[str]) -> None:
-    alone = Alone()
-    asked = ask(alone, "a")
+    alone = OfflineMembership()
+    asked = send_request(alone, "a")
     proposal = alone.place.propose(
         "mcp/proposal:tools/call:x", b'{"method":"tools/call","params":{"name":"x"}}', ["a"]
     )
@@ -87,14 +87,14 @@ async def test_error_about_foreign_message_ends_nothing(to: list[str]) -> None:
 
 @pytest.mark.spec("MX-8.2-5", "MX-7.1-5")
 def test_counts_invalid_timestamps_against_sender() -> None:
-    alone = Alone()
+    alone = OfflineMembership()
     alone.tell("a", "chat", {"text": "x"}, ts="yesterday")
     assert alone.dropped == {"a": 1}
     assert alone.events == []
 
 
 async def test_waits_for_outcome_of_evicted_proposal() -> None:
-    alone = Alone(lifetime=60.0)
+    alone = OfflineMembership(lifetime=60.0)
     payload = b'{"method":"tools/call","params":{"name":"x"}}'
     proposal = alone.place.propose("mcp/proposal:tools/call:x", payload, ["a"])
     alone.place.proposals._proposals._proposals.clear()
@@ -107,7 +107,7 @@ async def test_waits_for_outcome_of_evicted_proposal() -> None:
 
 
 def test_welcome_may_exceed_message_limit() -> None:
-    alone = Alone()
+    alone = OfflineMembership()
     many = [f"participant-{number:06}" for number in range(20_000)]
     alone.welcome(others=many)
     assert len(alone.place.participants) == 20_000

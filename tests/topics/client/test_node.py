@@ -22,17 +22,17 @@ from interlock.topics.config import TopicConfig
 from tests.channels.certificates import Authority
 from tests.support.command_line import CommandLine
 from tests.support.waiting import HANG_TIMEOUT
-from tests.topics.client.two_gateways import staying, until
-from tests.topics.topic_server import Rooms
+from tests.topics.client.two_gateways import stay_connected, wait_until
+from tests.topics.topic_server import TopicServer
 
 ROOT = Path(__file__).parents[3]
 WORKER = Path(__file__).parent / "worker.py"
 LEDGER = ROOT / "tests" / "behaviour" / "servers" / "ledger.py"
-NAMES = ("boss", "agent", "worker")
-TOKENS = {f"T_{name}": f"token-of-{name}-" + "x" * 24 for name in NAMES}
+PARTICIPANT_NAMES = ("boss", "agent", "worker")
+TOKENS = {f"T_{name}": f"token-of-{name}-" + "x" * 24 for name in PARTICIPANT_NAMES}
 
 
-class Plant:
+class NodeWithTopic:
     """A node with a topic and a tool that cannot be undone."""
 
     def __init__(self, world: CommandLine) -> None:
@@ -40,7 +40,7 @@ class Plant:
         self.file = world.cwd / "ledger"
         world.config(
             {"ledger": {"command": sys.executable, "args": [str(LEDGER), str(self.file)]}},
-            tokens=[{"name": name, "token": f"${{env:T_{name}}}"} for name in NAMES],
+            tokens=[{"name": name, "token": f"${{env:T_{name}}}"} for name in PARTICIPANT_NAMES],
             topics={
                 "rooms": {
                     "ops": {
@@ -82,15 +82,15 @@ class Plant:
 
 
 @pytest.fixture
-def plant(tmp_path: Path) -> Iterator[Plant]:
+def plant(tmp_path: Path) -> Iterator[NodeWithTopic]:
     world = CommandLine(tmp_path)
     try:
-        yield Plant(world)
+        yield NodeWithTopic(world)
     finally:
         world.close()
 
 
-async def test_lost_program_fails_calls(plant: Plant) -> None:
+async def test_lost_program_fails_calls(plant: NodeWithTopic) -> None:
     boss = plant.participant("boss")
     async with asyncio.timeout(HANG_TIMEOUT), boss.connected():
         events = boss.events()
@@ -105,7 +105,7 @@ async def test_lost_program_fails_calls(plant: Plant) -> None:
             every = await boss.request_all("tools/list", timeout=HANG_TIMEOUT)
             assert sorted(every) == ["interlock", "worker"]
             calling = asyncio.create_task(boss.call("worker", "forever"))
-            await until(events, lambda event: event.content == Chat("I have begun."))
+            await wait_until(events, lambda event: event.content == Chat("I have begun."))
             process.send_signal(signal.SIGKILL)
             with pytest.raises(InterlockError, match="worker left the topic") as caught:
                 await calling
@@ -113,7 +113,7 @@ async def test_lost_program_fails_calls(plant: Plant) -> None:
             assert "worker" not in boss.participants
 
 
-async def test_reconnects_to_restarted_node(plant: Plant) -> None:
+async def test_reconnects_to_restarted_node(plant: NodeWithTopic) -> None:
     asleep, wake = asyncio.Event(), asyncio.Event()
 
     async def sleep(seconds: float) -> None:
@@ -129,13 +129,13 @@ async def test_reconnects_to_restarted_node(plant: Plant) -> None:
         await asyncio.to_thread(plant.start)
         wake.set()
         async with asyncio.timeout(HANG_TIMEOUT):
-            await until(events, lambda event: event.kind == "system/welcome")
+            await wait_until(events, lambda event: event.kind == "system/welcome")
             assert boss.status.welcomes == 2
             assert await boss.request("interlock", "ping") == {}
 
 
 @pytest.mark.spec("MX-3.2-1")
-def test_proposal_to_node_needs_approval(plant: Plant) -> None:
+def test_proposal_to_node_needs_approval(plant: NodeWithTopic) -> None:
     world = plant.world
     (world.cwd / "phrase").write_text("open sesame\n", encoding="utf-8")
     made = world.run("keys", "new", "chief", "--passphrase-file", "phrase")
@@ -158,7 +158,7 @@ def test_proposal_to_node_needs_approval(plant: Plant) -> None:
             calling = asyncio.create_task(
                 agent.call("interlock", "ledger.press", {"button": "red"})
             )
-            said = await until(events, lambda event: isinstance(event.content, Chat))
+            said = await wait_until(events, lambda event: isinstance(event.content, Chat))
             assert agent.proposals[said.correlation_id or ""].status == "pending"
             await asyncio.to_thread(approve)
             result = await calling
@@ -180,7 +180,7 @@ async def test_tls_checks_server_name(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     stranger = Authority(tmp_path / "other")
 
-    rooms = Rooms(rooms={"room": TopicConfig(access="private")}, tls=context)
+    rooms = TopicServer(rooms={"room": TopicConfig(access="private")}, tls=context)
     await rooms.start()
     url = rooms.url().partition("?")[0]
     asleep = asyncio.Event()
@@ -196,7 +196,7 @@ async def test_tls_checks_server_name(tmp_path: Path) -> None:
                 assert trusting.id == "agent"
             # One whom nobody vouches for never hears the token.
             wary = Participant(url, topic="room", token="t-human", ca=stranger.file, sleep=sleep)
-            async with staying(wary) as inside:
+            async with stay_connected(wary) as inside:
                 await asleep.wait()
                 assert not inside.is_set()
             assert not any("human" in str(row) for row in rooms.journal)

@@ -18,7 +18,12 @@ from interlock.topics.client.membership import Membership
 from interlock.topics.wire.envelope import is_timestamp, write_envelope
 from interlock.topics.wire.payloads import read_content
 from tests.support.timeouts import HANG_TIMEOUT
-from tests.topics.client.two_gateways import House, in_both_houses, together, until
+from tests.topics.client.two_gateways import (
+    GatewayUnderTest,
+    run_with_both_gateways,
+    wait_for_presence,
+    wait_until,
+)
 
 EVERYTHING = ("mcp/*", "chat")
 PROPOSES = ("mcp/proposal:*", "mcp/response:*", "chat")
@@ -27,15 +32,17 @@ SERVES = ("mcp/response:*", "chat")
 
 @pytest.mark.spec("MX-3-3", "MX-3-4", "MX-3-5", "MX-3-16", "MX-3.3-1")
 def test_participants_chat() -> None:
-    async def test(house: House) -> None:
+    async def test(house: GatewayUnderTest) -> None:
         human, agent = house.participant("human"), house.participant("agent")
         async with human.connected(), agent.connected():
             events = agent.events()
-            await together(human, agent)
+            await wait_for_presence(human, agent)
             ids = [await human.chat(f"number {n}") for n in range(200)]
-            heard = [await until(events, lambda event: isinstance(event.content, Chat))]
+            heard = [await wait_until(events, lambda event: isinstance(event.content, Chat))]
             while len(heard) < 200:
-                heard.append(await until(events, lambda event: isinstance(event.content, Chat)))
+                heard.append(
+                    await wait_until(events, lambda event: isinstance(event.content, Chat))
+                )
             assert [event.id for event in heard] == ids
             assert len(set(ids)) == 200
             for event in heard:
@@ -46,11 +53,11 @@ def test_participants_chat() -> None:
             assert heard[-1].content == Chat("number 199")
             assert agent.status.dropped_messages == 0
 
-    in_both_houses(test, {"human": EVERYTHING, "agent": ("chat",)})
+    run_with_both_gateways(test, {"human": EVERYTHING, "agent": ("chat",)})
 
 
 def test_rejects_text_that_is_no_unicode() -> None:
-    async def test(house: House) -> None:
+    async def test(house: GatewayUnderTest) -> None:
         human = house.participant("human")
         async with human.connected():
             # As in the name of a file that is not UTF-8.
@@ -58,7 +65,7 @@ def test_rejects_text_that_is_no_unicode() -> None:
                 with pytest.raises(SendError, match="cannot be encoded as JSON"):
                     await said
 
-    in_both_houses(test, {"human": EVERYTHING})
+    run_with_both_gateways(test, {"human": EVERYTHING})
 
 
 @pytest.mark.spec("MX-3-3")
@@ -71,7 +78,7 @@ def test_message_ids_are_unique() -> None:
 
 @pytest.mark.spec("MX-2.1-6", "MX-8.2-7", "MX-3.1.2-6")
 def test_every_participant_is_server_and_client() -> None:
-    async def test(house: House) -> None:
+    async def test(house: GatewayUnderTest) -> None:
         boss = house.participant("boss")
         worker = house.participant("worker", name="worker", version="3")
         other = house.participant("other")
@@ -92,7 +99,7 @@ def test_every_participant_is_server_and_client() -> None:
             return f"Greet {who}."
 
         async with boss.connected(), worker.connected(), other.connected():
-            await together(boss, worker, other)
+            await wait_for_presence(boss, worker, other)
             hello = await boss.request("worker", "initialize", {"protocolVersion": "2025-06-18"})
             assert hello["serverInfo"] == {"name": "worker", "version": "3"}
             assert await boss.request("worker", "ping") == {}
@@ -120,11 +127,11 @@ def test_every_participant_is_server_and_client() -> None:
             assert caught.value.data is not None
             assert caught.value.data["participant"] == "other"
 
-    in_both_houses(test, {"boss": EVERYTHING, "worker": SERVES, "other": SERVES})
+    run_with_both_gateways(test, {"boss": EVERYTHING, "worker": SERVES, "other": SERVES})
 
 
 def test_missing_responses_fail_requests() -> None:
-    async def test(house: House) -> None:
+    async def test(house: GatewayUnderTest) -> None:
         boss, worker = house.participant("boss"), house.participant("worker")
         begun, cancelled = asyncio.Event(), asyncio.Event()
 
@@ -141,7 +148,7 @@ def test_missing_responses_fail_requests() -> None:
                 cancelled.set()
 
         async with boss.connected(), worker.connected():
-            await together(boss, worker)
+            await wait_for_presence(boss, worker)
             with pytest.raises(
                 InterlockError, match=r"is not in the topic room\. Participants: worker"
             ):
@@ -152,7 +159,7 @@ def test_missing_responses_fail_requests() -> None:
                 await boss.request("worker", "tools/call", {"name": "hang"}, timeout=0.01)
             assert caught.value.failure.name == "deadline_exceeded"
             # The worker hears that nobody waits any more.
-            told = await until(events, lambda event: isinstance(event.content, Notification))
+            told = await wait_until(events, lambda event: isinstance(event.content, Notification))
             assert told.kind == "mcp/request:notifications/cancelled"
             calling = asyncio.create_task(boss.call("worker", "wait"))
             await begun.wait()
@@ -161,7 +168,7 @@ def test_missing_responses_fail_requests() -> None:
             await cancelled.wait()
             assert boss.status.pending_requests == 0
 
-    in_both_houses(test, {"boss": EVERYTHING, "worker": SERVES})
+    run_with_both_gateways(test, {"boss": EVERYTHING, "worker": SERVES})
 
 
 @pytest.mark.spec(
@@ -169,7 +176,7 @@ def test_missing_responses_fail_requests() -> None:
     "MX-3-8", "MX-8.2-10", "MX-8.2-11", "MX-8.2-12", "MX-3.2-3", "MX-3.2.1-5",
 )  # fmt: skip
 def test_trusted_participant_fulfils_proposal() -> None:
-    async def test(house: House) -> None:
+    async def test(house: GatewayUnderTest) -> None:
         agent = house.participant("untrusted-agent")
         human = house.participant("human-user")
         target = house.participant("target-agent")
@@ -181,12 +188,12 @@ def test_trusted_participant_fulfils_proposal() -> None:
             return "Operation completed successfully"
 
         async with agent.connected(), human.connected(), target.connected():
-            await together(agent, human, target)
+            await wait_for_presence(agent, human, target)
             proposals, events = human.events(), agent.events()
             calling = asyncio.create_task(
                 agent.call("target-agent", "dangerous_operation", {"target": "production"})
             )
-            event = await until(proposals, lambda event: isinstance(event.content, Proposal))
+            event = await wait_until(proposals, lambda event: isinstance(event.content, Proposal))
             assert event.kind == "mcp/proposal:tools/call:dangerous_operation"
             assert event.correlation_id is None
             # Nobody but the human can do anything about it, and nothing has happened.
@@ -198,11 +205,11 @@ def test_trusted_participant_fulfils_proposal() -> None:
             assert done == ["production"]
             assert await calling == result
             assert result["content"][0]["text"] == "Operation completed successfully"
-            fulfilment = await until(events, lambda event: "mcp/request" in event.kind)
+            fulfilment = await wait_until(events, lambda event: "mcp/request" in event.kind)
             assert fulfilment.correlation_id == event.id
             assert fulfilment.to == ("target-agent",)
             assert fulfilment.content.params == event.content.params
-            response = await until(events, lambda event: "mcp/response" in event.kind)
+            response = await wait_until(events, lambda event: "mcp/response" in event.kind)
             assert response.correlation_id == fulfilment.id
             assert response.to == ("human-user", "untrusted-agent")
             chain = (event.id, fulfilment.id, response.id)
@@ -215,14 +222,14 @@ def test_trusted_participant_fulfils_proposal() -> None:
                 await human.fulfil(event.id)
             assert done == ["production"]
 
-    in_both_houses(
+    run_with_both_gateways(
         test, {"untrusted-agent": PROPOSES, "human-user": EVERYTHING, "target-agent": SERVES}
     )
 
 
 @pytest.mark.spec("MX-3.2.1-8", "MX-3.2.1-10", "MX-10.2-3")
 def test_fulfils_with_options() -> None:
-    async def test(house: House) -> None:
+    async def test(house: GatewayUnderTest) -> None:
         now = [1_000.0]
         agent = house.participant("agent")
         human = house.participant("human", clock=lambda: now[0])
@@ -236,16 +243,16 @@ def test_fulfils_with_options() -> None:
         async def propose(number: int) -> Event:
             params = {"name": "count", "arguments": {"number": number}}
             await agent.propose("worker", "tools/call", params)
-            return await until(proposals, lambda event: isinstance(event.content, Proposal))
+            return await wait_until(proposals, lambda event: isinstance(event.content, Proposal))
 
         async with agent.connected(), human.connected(), worker.connected():
-            await together(agent, human, worker)
+            await wait_for_presence(agent, human, worker)
             proposals, requests = human.events(), agent.events()
             # Other arguments, said so and noted.
             event = await propose(1)
             await human.fulfil(event, {"name": "count", "arguments": {"number": 2}})
             assert done == [2]
-            seen = await until(requests, lambda one: "mcp/request" in one.kind)
+            seen = await wait_until(requests, lambda one: "mcp/request" in one.kind)
             assert seen.correlation_id == event.id
             assert "human changed the arguments" in human.proposals[event.id].note
             assert "human changed the arguments" in agent.proposals[event.id].note
@@ -276,13 +283,13 @@ def test_fulfils_with_options() -> None:
             with pytest.raises(SendError):
                 await human.fulfil(event, {"nothing": "at all"})
 
-    in_both_houses(test, {"agent": PROPOSES, "human": EVERYTHING, "worker": SERVES})
+    run_with_both_gateways(test, {"agent": PROPOSES, "human": EVERYTHING, "worker": SERVES})
 
 
 def test_recipient_may_fulfil_proposal() -> None:
     """The target may fulfil it by itself: everybody sees that as well."""
 
-    async def test(house: House) -> None:
+    async def test(house: GatewayUnderTest) -> None:
         agent, worker = house.participant("agent"), house.participant("worker")
         done: list[str] = []
 
@@ -292,26 +299,26 @@ def test_recipient_may_fulfil_proposal() -> None:
             return "worked"
 
         async with agent.connected(), worker.connected():
-            await together(agent, worker)
+            await wait_for_presence(agent, worker)
             worker.on(Proposal, lambda event: worker.fulfil(event))
             result = await agent.call("worker", "work")
             assert result["content"][0]["text"] == "worked"
             assert done == ["work"]
             assert agent.status.dropped_messages == worker.status.dropped_messages == 0
 
-    in_both_houses(test, {"agent": PROPOSES, "worker": EVERYTHING})
+    run_with_both_gateways(test, {"agent": PROPOSES, "worker": EVERYTHING})
 
 
 def test_unfulfilled_proposal_has_no_outcome() -> None:
-    async def test(house: House) -> None:
+    async def test(house: GatewayUnderTest) -> None:
         agent, human = house.participant("agent"), house.participant("human")
         directed = house.participant("directed", routing="directed")
         async with agent.connected(), human.connected(), directed.connected():
-            await together(agent, human, directed)
+            await wait_for_presence(agent, human, directed)
             events = agent.events()
             proposal = await agent.propose("human", "tools/call", {"name": "x"})
             await human.chat("Not today.", ["agent"], correlation_id=proposal.id)
-            await until(events, lambda event: isinstance(event.content, Chat))
+            await wait_until(events, lambda event: isinstance(event.content, Chat))
             with pytest.raises(InterlockError, match=r"human: Not today\.") as caught:
                 await proposal.outcome(timeout=0)
             assert caught.value.failure.name == "deadline_exceeded"
@@ -324,15 +331,15 @@ def test_unfulfilled_proposal_has_no_outcome() -> None:
             with pytest.raises(SendError, match=r"params\.name"):
                 await agent.propose("human", "tools/call", {})
 
-    in_both_houses(test, {"agent": PROPOSES, "human": EVERYTHING, "directed": PROPOSES})
+    run_with_both_gateways(test, {"agent": PROPOSES, "human": EVERYTHING, "directed": PROPOSES})
 
 
 @pytest.mark.spec("MX-8.2-15", "MX-4.1-8", "MX-6.2a-6")
 def test_does_not_send_forbidden_messages() -> None:
-    async def test(house: House) -> None:
+    async def test(house: GatewayUnderTest) -> None:
         mute, human = house.participant("mute"), house.participant("human")
         async with mute.connected(), human.connected():
-            await together(mute, human)
+            await wait_for_presence(mute, human)
             events = human.events()
             assert not mute.can_send("mcp/request:ping")
             for sending in (
@@ -346,15 +353,15 @@ def test_does_not_send_forbidden_messages() -> None:
                 with pytest.raises(SendError):
                     await sending
             await mute.chat("**the first**", markdown=True)
-            event = await until(events, lambda event: event.sender == "mute")
+            event = await wait_until(events, lambda event: event.sender == "mute")
             assert event.content == Chat("**the first**", "markdown")
 
-    in_both_houses(test, {"mute": ("chat",), "human": EVERYTHING})
+    run_with_both_gateways(test, {"mute": ("chat",), "human": EVERYTHING})
 
 
 @pytest.mark.spec("MX-4.3-3", "MX-4.3-4", "MX-7.1-5", "MX-8.2-5")
 def test_every_participant_detects_false_kind() -> None:
-    async def test(house: House) -> None:
+    async def test(house: GatewayUnderTest) -> None:
         liar, worker = house.participant("liar"), house.participant("worker")
         done: list[str] = []
 
@@ -363,7 +370,7 @@ def test_every_participant_detects_false_kind() -> None:
             done.append("!")
 
         async with liar.connected(), worker.connected():
-            await together(liar, worker)
+            await wait_for_presence(liar, worker)
             events = worker.events()
             # The library does not send this; somebody else's does, and no gateway looks into it.
             params = b'{"name":"dangerous_tool"}'
@@ -375,13 +382,15 @@ def test_every_participant_detects_false_kind() -> None:
                 )
             )  # fmt: skip
             await liar.chat("done?")
-            await until(events, lambda event: isinstance(event.content, Chat))
+            await wait_until(events, lambda event: isinstance(event.content, Chat))
             assert done == []
             assert worker.reputation == {"liar": 1}
             assert worker.status.reputation == {"liar": 1}
             assert worker.status.dropped_messages == 1
 
-    in_both_houses(test, {"liar": ("mcp/request:tools/call:safe_tool", "chat"), "worker": SERVES})
+    run_with_both_gateways(
+        test, {"liar": ("mcp/request:tools/call:safe_tool", "chat"), "worker": SERVES}
+    )
 
 
 @pytest.mark.spec("MX-7.1-2")

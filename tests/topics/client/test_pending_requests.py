@@ -11,13 +11,13 @@ from interlock.topics.client.pending_requests import TopicRequest, TopicRequests
 from interlock.topics.wire.envelope import EnvelopeHeader
 from interlock.topics.wire.payloads import Request, Response
 from interlock.topics.wire.threads import summarize_message
-from tests.topics.client.offline_membership import Alone
-from tests.topics.client.test_responder import settle
+from tests.topics.client.offline_membership import OfflineMembership
+from tests.topics.client.test_responder import wait_until_idle
 
 LIST = "mcp/request:tools/list"
 
 
-def ask(pending: TopicRequests, *of: str, all: bool) -> TopicRequest:
+def add_request(pending: TopicRequests, *of: str, all: bool) -> TopicRequest:
     head = EnvelopeHeader("ask", LIST, "me", () if all else of)
     return pending.add(
         summarize_message(head, Request(Raw(b"1"), "tools/list")), of, wait_for_all=all
@@ -40,7 +40,7 @@ def run(test: Callable[[TopicRequests], None]) -> None:
 
 def test_request_to_all_waits_for_every_response() -> None:
     def test(pending: TopicRequests) -> None:
-        asked = ask(pending, "a", "b", "c", all=True)
+        asked = add_request(pending, "a", "b", "c", all=True)
         assert answer(pending, "a", "1")
         assert answer(pending, "b", "2")
         assert not asked.done.done()
@@ -54,7 +54,7 @@ def test_request_to_all_waits_for_every_response() -> None:
 
 def test_ignores_second_response() -> None:
     def test(pending: TopicRequests) -> None:
-        asked = ask(pending, "a", "b", all=True)
+        asked = add_request(pending, "a", "b", all=True)
         assert answer(pending, "a", "1")
         assert not answer(pending, "a", "99")
         assert not answer(pending, "b", "2", number=b"7")
@@ -66,7 +66,7 @@ def test_ignores_second_response() -> None:
 
 def test_request_to_one_takes_first_response() -> None:
     def test(pending: TopicRequests) -> None:
-        asked = ask(pending, "a", "b", all=False)
+        asked = add_request(pending, "a", "b", all=False)
         assert not answer(pending, "stranger", "0")
         assert not asked.done.done()
         assert answer(pending, "b", "2")
@@ -78,7 +78,7 @@ def test_request_to_one_takes_first_response() -> None:
 
 def test_requesting_proposer_gets_one_response() -> None:
     """Others may let somebody fulfil what it proposed itself."""
-    alone = Alone()
+    alone = OfflineMembership()
 
     async def work() -> str:
         return "done"
@@ -88,7 +88,7 @@ def test_requesting_proposer_gets_one_response() -> None:
     async def main() -> None:
         proposal = alone.propose("a", "work", to=["me"])
         alone.request("a", "tools/call", {"name": "work"}, correlation_id=proposal)
-        await settle(alone)
+        await wait_until_idle(alone)
 
     asyncio.run(main())
     assert [said["to"] for said in alone.said] == [["a"]]
@@ -96,7 +96,7 @@ def test_requesting_proposer_gets_one_response() -> None:
 
 def test_first_response_wins() -> None:
     def test(pending: TopicRequests) -> None:
-        asked = ask(pending, "a", "b", all=False)
+        asked = add_request(pending, "a", "b", all=False)
         assert answer(pending, "a", "1")
         # Before whoever waits has had its turn.
         assert not answer(pending, "b", "2")

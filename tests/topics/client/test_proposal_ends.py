@@ -12,7 +12,7 @@ from interlock.topics.client import Proposal
 from interlock.topics.client.proposals import MAX_FULFILMENTS
 from interlock.topics.wire.payloads import END_REASON_MEMBER
 from interlock.trust.approvals.response import REQUIRED, STATUS  # type: ignore[attr-defined]
-from tests.topics.client.offline_membership import Alone
+from tests.topics.client.offline_membership import OfflineMembership
 
 KIND = "mcp/proposal:tools/call:x"
 PAYLOAD = b'{"method":"tools/call","params":{"name":"x"}}'
@@ -20,12 +20,16 @@ PARAMS = {"name": "x"}
 
 
 @asynccontextmanager
-async def open_proposal(to: tuple[str, ...] = ("a",)) -> AsyncIterator[tuple[Alone, Proposal]]:
-    alone = Alone()
+async def open_proposal(
+    to: tuple[str, ...] = ("a",),
+) -> AsyncIterator[tuple[OfflineMembership, Proposal]]:
+    alone = OfflineMembership()
     yield alone, alone.place.propose(KIND, PAYLOAD, to)
 
 
-def ends(alone: Alone, sender: str, proposal: Proposal, how: str = "approval_refused") -> None:
+def end_proposal(
+    alone: OfflineMembership, sender: str, proposal: Proposal, how: str = "approval_refused"
+) -> None:
     said = {"text": "The clerk refused it: not today", END_REASON_MEMBER: how}
     alone.tell(sender, "chat", said, to=["me"], correlation_id=proposal.id)
 
@@ -40,7 +44,7 @@ def ends(alone: Alone, sender: str, proposal: Proposal, how: str = "approval_ref
 )
 async def test_recipient_ends_proposal(how: str, name: str) -> None:
     async with open_proposal() as (alone, proposal):
-        ends(alone, "a", proposal, how)
+        end_proposal(alone, "a", proposal, how)
         with pytest.raises(InterlockError, match="not today") as told:
             await proposal.outcome()
         assert told.value.failure.name == name
@@ -52,7 +56,7 @@ async def test_recipient_ends_proposal(how: str, name: str) -> None:
 
 async def test_other_participants_cannot_end_proposal() -> None:
     async with open_proposal() as (alone, proposal):
-        ends(alone, "b", proposal)
+        end_proposal(alone, "b", proposal)
         assert not proposal.has_outcome
         assert alone.place.proposals.proposals[proposal.id].status == "pending"
         # Nor do words alone.
@@ -63,13 +67,13 @@ async def test_other_participants_cannot_end_proposal() -> None:
 @pytest.mark.parametrize("to", [(), ("a", "b")], ids=["all", "several"])
 async def test_one_of_several_recipients_cannot_end_proposal(to: tuple[str, ...]) -> None:
     async with open_proposal(to) as (alone, proposal):
-        ends(alone, "a", proposal)
+        end_proposal(alone, "a", proposal)
         assert not proposal.has_outcome
         assert alone.place.proposals.proposals[proposal.id].status == "pending"
 
 
 def test_rejection_updates_proposals_of_others() -> None:
-    alone = Alone()
+    alone = OfflineMembership()
     id = alone.propose("b", "x", to=["a"])
     said = {"text": "no", END_REASON_MEMBER: "approval_refused"}
     alone.tell("a", "chat", said, to=["b"], correlation_id=id)
@@ -109,32 +113,32 @@ async def test_other_error_is_outcome() -> None:
             await proposal.outcome()
 
 
-HELD = {"code": CONFIRMATION_REQUIRED.code, "message": "It waits in the inbox."}
+PENDING_ERROR = {"code": CONFIRMATION_REQUIRED.code, "message": "It waits in the inbox."}
 
 
-def fulfilled(alone: Alone, proposal: Proposal, by: str, to: list[str]) -> str:
+def fulfil_proposal(alone: OfflineMembership, proposal: Proposal, by: str, to: list[str]) -> str:
     return alone.request(by, "tools/call", PARAMS, number=1, to=to, correlation_id=proposal.id)
 
 
-def answered(alone: Alone, sender: str, asked: str, **what: object) -> None:
+def respond(alone: OfflineMembership, sender: str, asked: str, **what: object) -> None:
     answer = {"jsonrpc": "2.0", "id": 1, **what}
     alone.tell(sender, "mcp/response:tools/call:x", answer, correlation_id=asked)
 
 
 async def test_late_pending_error_keeps_outcome() -> None:
     async with open_proposal() as (alone, proposal):
-        asked = fulfilled(alone, proposal, "b", ["a"])
-        answered(alone, "a", asked, result={"content": []})
-        answered(alone, "a", asked, error=HELD)
+        asked = fulfil_proposal(alone, proposal, "b", ["a"])
+        respond(alone, "a", asked, result={"content": []})
+        respond(alone, "a", asked, error=PENDING_ERROR)
         assert alone.place.proposals.proposals[proposal.id].status == "fulfilled"
 
 
 async def test_one_of_several_recipients_cannot_reset_fulfilment() -> None:
     async with open_proposal(("a", "b")) as (alone, proposal):
-        asked = fulfilled(alone, proposal, "c", ["a", "b"])
-        answered(alone, "b", asked, error=HELD)
+        asked = fulfil_proposal(alone, proposal, "c", ["a", "b"])
+        respond(alone, "b", asked, error=PENDING_ERROR)
         assert alone.place.proposals.proposals[proposal.id].status == "fulfilled"
-        answered(alone, "a", asked, error=HELD)
+        respond(alone, "a", asked, error=PENDING_ERROR)
         assert alone.place.proposals.proposals[proposal.id].status == "pending"
 
 
@@ -142,13 +146,13 @@ async def test_pending_result_is_no_outcome() -> None:
     """So a node answers a call that its rules stop."""
 
     async with open_proposal() as (alone, proposal):
-        asked = fulfilled(alone, proposal, "b", ["a"])
+        asked = fulfil_proposal(alone, proposal, "b", ["a"])
         held = {
             "content": [{"type": "text", "text": "It was not called."}],
             "structuredContent": {"confirmation_id": "c-1"},
             "_meta": {STATUS: REQUIRED},
         }
-        answered(alone, "a", asked, result=held)
+        respond(alone, "a", asked, result=held)
         assert not proposal.has_outcome
         assert alone.place.proposals.proposals[proposal.id].status == "pending"
 
@@ -165,9 +169,9 @@ async def test_end_notice_to_other_participant_is_ignored() -> None:
 
 async def test_other_participants_cannot_evict_fulfilment() -> None:
     async with open_proposal() as (alone, proposal):
-        asked = fulfilled(alone, proposal, "b", ["a"])
+        asked = fulfil_proposal(alone, proposal, "b", ["a"])
         own = alone.propose("c", "x", to=["c"])
         for _ in range(MAX_FULFILMENTS + 10):
             alone.request("c", "tools/call", PARAMS, to=["c"], correlation_id=own)
-        answered(alone, "a", asked, result={"content": []})
+        respond(alone, "a", asked, result={"content": []})
         assert await proposal.outcome() == {"content": []}

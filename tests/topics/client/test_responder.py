@@ -14,14 +14,14 @@ from interlock.topics.client import Progress, ToolError
 from interlock.topics.client.responder import MAX_REQUESTS_PER_SENDER
 from interlock.topics.wire.payloads import Request
 from interlock.topics.wire.threads import MAX_MESSAGES
-from tests.topics.client.offline_membership import EVERYTHING, Alone
+from tests.topics.client.offline_membership import EVERYTHING, OfflineMembership
 
 
 def run(test: Any) -> None:
     asyncio.run(test())
 
 
-async def settle(alone: Alone) -> None:
+async def wait_until_idle(alone: OfflineMembership) -> None:
     """Until everything that was asked is answered."""
     while alone.place.responder._active:
         await asyncio.wait([task for _, task in alone.place.responder._active.values()])
@@ -32,8 +32,8 @@ class Shape(msgspec.Struct):
     sides: int
 
 
-def furnished(**more: Any) -> Alone:
-    alone = Alone(**more)
+def make_responder(**more: Any) -> OfflineMembership:
+    alone = OfflineMembership(**more)
     tools = alone.tools
 
     async def add(one: int, other: int = 1) -> int:
@@ -73,13 +73,13 @@ def furnished(**more: Any) -> Alone:
     return alone
 
 
-def answers(method: str, params: Any = None, **more: Any) -> dict[str, Any]:
+def read_response(method: str, params: Any = None, **more: Any) -> dict[str, Any]:
     """The payload of the one answer to a request."""
-    alone = furnished()
+    alone = make_responder()
 
     async def main() -> None:
         alone.request("a", method, params, **more)
-        await settle(alone)
+        await wait_until_idle(alone)
 
     run(main)
     (said,) = alone.said
@@ -96,56 +96,58 @@ def answers(method: str, params: Any = None, **more: Any) -> dict[str, Any]:
 @pytest.mark.spec("MX-8.2-6", "MX-2.1-6", "MX-12-1")
 def test_initialize_and_ping() -> None:
     params = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "x"}}
-    result = answers("initialize", params)["result"]
+    result = read_response("initialize", params)["result"]
     assert result["protocolVersion"] == "2025-06-18"
     assert set(result["capabilities"]) == {"tools", "resources", "prompts"}
     assert result["serverInfo"] == {"name": "alone", "version": "1"}
-    assert answers("ping")["result"] == {}
+    assert read_response("ping")["result"] == {}
 
 
 @pytest.mark.spec("MX-8.2-6", "MX-2.1-6", "MX-12-1")
 def test_lists_tools_resources_and_prompts() -> None:
-    tools = answers("tools/list")["result"]["tools"]
+    tools = read_response("tools/list")["result"]["tools"]
     assert [tool["name"] for tool in tools] == ["add", "fail", "crash", "shape", "slowly"]
     assert tools[0]["inputSchema"]["required"] == ["one"]
     assert tools[0]["description"] == "Add two numbers."
-    resources = answers("resources/list")["result"]["resources"]
+    resources = read_response("resources/list")["result"]["resources"]
     assert [one["uri"] for one in resources] == ["note://one", "note://broken"]
-    assert answers("resources/templates/list")["result"] == {"resourceTemplates": []}
-    (prompt,) = answers("prompts/list")["result"]["prompts"]
+    assert read_response("resources/templates/list")["result"] == {"resourceTemplates": []}
+    (prompt,) = read_response("prompts/list")["result"]["prompts"]
     assert prompt["arguments"] == [
         {"name": "about", "required": True},
         {"name": "tone", "required": False},
     ]
-    assert "one page" in answers("tools/list", {"cursor": "x"})["error"]["message"]
+    assert "one page" in read_response("tools/list", {"cursor": "x"})["error"]["message"]
 
 
 @pytest.mark.spec("MX-2.1-6", "MX-8.2-7", "MX-3.1.2-3")
 def test_calls_tools_resources_and_prompts() -> None:
-    result = answers("tools/call", {"name": "add", "arguments": {"one": 2}})["result"]
+    result = read_response("tools/call", {"name": "add", "arguments": {"one": 2}})["result"]
     assert result == {"content": [{"type": "text", "text": "3"}]}
-    assert answers("tools/call", {"name": "shape"})["result"]["structuredContent"] == {"sides": 3}
-    read = answers("resources/read", {"uri": "note://one"})["result"]["contents"]
+    assert read_response("tools/call", {"name": "shape"})["result"]["structuredContent"] == {
+        "sides": 3
+    }
+    read = read_response("resources/read", {"uri": "note://one"})["result"]["contents"]
     assert read == [{"uri": "note://one", "mimeType": "text/plain", "text": "some notes"}]
-    got = answers("prompts/get", {"name": "summary", "arguments": {"about": "it"}})["result"]
+    got = read_response("prompts/get", {"name": "summary", "arguments": {"about": "it"}})["result"]
     assert got["messages"][0]["content"]["text"] == "Sum up it, dry."
 
 
 @pytest.mark.spec("MX-8.2-9")
 def test_every_failure_has_response() -> None:
-    assert answers("tools/call", {"name": "fail"})["result"] == {
+    assert read_response("tools/call", {"name": "fail"})["result"] == {
         "content": [{"type": "text", "text": "It is broken."}],
         "isError": True,
     }
     # Everybody in the room reads it, whatever a library wrote into its error.
-    [told] = answers("tools/call", {"name": "crash"})["result"]["content"]
+    [told] = read_response("tools/call", {"name": "crash"})["result"]["content"]
     assert told["text"] == "crash failed: ZeroDivisionError: by accident, at db://me:***@host"
-    assert answers("tools/call", {"name": "nothing"})["error"]["code"] == -32602
-    assert answers("resources/read", {"uri": "note://two"})["error"]["code"] == -32002
-    assert answers("resources/read", {"uri": "note://broken"})["error"]["code"] == -32603
-    assert answers("prompts/get", {"name": "nothing"})["error"]["code"] == -32602
-    assert answers("tasks/list")["error"]["code"] == -32601
-    assert answers("initialize")["error"]["code"] == -32602
+    assert read_response("tools/call", {"name": "nothing"})["error"]["code"] == -32602
+    assert read_response("resources/read", {"uri": "note://two"})["error"]["code"] == -32002
+    assert read_response("resources/read", {"uri": "note://broken"})["error"]["code"] == -32603
+    assert read_response("prompts/get", {"name": "nothing"})["error"]["code"] == -32602
+    assert read_response("tasks/list")["error"]["code"] == -32601
+    assert read_response("initialize")["error"]["code"] == -32602
 
 
 # -- envelopes
@@ -153,11 +155,11 @@ def test_every_failure_has_response() -> None:
 
 @pytest.mark.spec("MX-3.1.2-1", "MX-3.1.2-2", "MX-8.2-8", "MX-3-9")
 def test_writes_response_envelope() -> None:
-    alone = furnished()
+    alone = make_responder()
 
     async def main() -> None:
         alone.request("a", "tools/call", {"name": "fail"}, number="my id", id="env-call-1")
-        await settle(alone)
+        await wait_until_idle(alone)
 
     run(main)
     (said,) = alone.said
@@ -168,7 +170,7 @@ def test_writes_response_envelope() -> None:
 
 @pytest.mark.spec("MX-3.1.1-1", "MX-3.1.2-3")
 def test_executes_sample_request_of_draft() -> None:
-    alone = Alone(others=["trusted-agent"])
+    alone = OfflineMembership(others=["trusted-agent"])
 
     async def dangerous_operation(target: str) -> str:
         return f"Operation completed: {target}"
@@ -178,7 +180,7 @@ def test_executes_sample_request_of_draft() -> None:
     async def main() -> None:
         params = {"name": "dangerous_operation", "arguments": {"target": "production"}}
         alone.request("trusted-agent", "tools/call", params, number=42, id="env-call-1")
-        await settle(alone)
+        await wait_until_idle(alone)
 
     run(main)
     (said,) = alone.said
@@ -189,7 +191,7 @@ def test_executes_sample_request_of_draft() -> None:
 
 @pytest.mark.spec("MX-3.1.2-6")
 def test_ignores_requests_to_other_participants() -> None:
-    alone = furnished()
+    alone = make_responder()
 
     async def main() -> None:
         alone.request("a", "tools/call", {"name": "fail"}, to=["b"])
@@ -203,7 +205,7 @@ def test_ignores_requests_to_other_participants() -> None:
 
 @pytest.mark.spec("MX-3.1.2-6")
 def test_responds_to_broadcast_only_if_supported() -> None:
-    alone = furnished()
+    alone = make_responder()
 
     async def main() -> None:
         alone.request("a", "tools/list", to=[], number=1)
@@ -211,7 +213,7 @@ def test_responds_to_broadcast_only_if_supported() -> None:
         alone.request("a", "tools/call", {"name": "nothing"}, to=[], number=3)
         alone.request("a", "resources/read", {"uri": "note://broken"}, to=[], number=4)
         alone.request("a", "tasks/list", to=[], number=5)
-        await settle(alone)
+        await wait_until_idle(alone)
 
     run(main)
     # Errors are never told to a room that asked everybody.
@@ -219,14 +221,14 @@ def test_responds_to_broadcast_only_if_supported() -> None:
 
 
 def test_executes_nothing_without_response_capability() -> None:
-    alone = furnished(capabilities=["mcp/proposal:*", "chat"])
+    alone = make_responder(capabilities=["mcp/proposal:*", "chat"])
     alone.request("a", "tools/call", {"name": "fail"})
     assert len(alone.place.responder) == 0
     assert alone.said == []
 
 
 def test_too_long_result_becomes_error() -> None:
-    alone = furnished()
+    alone = make_responder()
 
     async def long() -> str:
         return "x" * 1024 * 1024
@@ -236,7 +238,7 @@ def test_too_long_result_becomes_error() -> None:
     async def main() -> None:
         alone.request("a", "tools/call", {"name": "long"})
         alone.request("a", "tools/call", {"name": "long"}, to=[], number=8)
-        await settle(alone)
+        await wait_until_idle(alone)
 
     run(main)
     (said,) = alone.said
@@ -253,12 +255,12 @@ def test_passes_errors_of_other_server() -> None:
                 raise UpstreamResponseError(-7, "It said no.", b'{"a":1}')
             raise InterlockError(UPSTREAM_ERROR, "It said something.", {"b": 2})
 
-    alone = Alone(serving=Behind())
+    alone = OfflineMembership(serving=Behind())
 
     async def main() -> None:
         alone.request("a", "ping")
         alone.request("a", "tools/list", number=8)
-        await settle(alone)
+        await wait_until_idle(alone)
 
     run(main)
     errors = [said["payload"]["error"] for said in alone.said]
@@ -273,7 +275,7 @@ def test_passes_errors_of_other_server() -> None:
 
 @pytest.mark.spec("MX-3.2.1-5", "MX-3.2.1-6", "MX-3.2.1-7")
 def test_executes_sample_proposal_of_draft() -> None:
-    alone = Alone(others=["human-user", "untrusted-agent"])
+    alone = OfflineMembership(others=["human-user", "untrusted-agent"])
 
     async def dangerous_operation(target: str) -> str:
         return "Operation completed successfully"
@@ -290,7 +292,7 @@ def test_executes_sample_proposal_of_draft() -> None:
             "human-user", "tools/call", params,
             number=44, id="env-fulfill-1", correlation_id="env-req-1",
         )  # fmt: skip
-        await settle(alone)
+        await wait_until_idle(alone)
 
     run(main)
     (said,) = alone.said
@@ -304,14 +306,14 @@ def test_executes_sample_proposal_of_draft() -> None:
 
 
 def test_remembers_proposer_after_many_messages() -> None:
-    alone = furnished()
+    alone = make_responder()
 
     async def main() -> None:
         id = alone.propose("b", "fail", to=["me"])
         for number in range(MAX_MESSAGES):
             alone.tell("a", "chat", {"text": str(number)})
         alone.request("a", "tools/call", {"name": "fail"}, correlation_id=id)
-        await settle(alone)
+        await wait_until_idle(alone)
 
     run(main)
     assert [said["to"] for said in alone.said] == [["a", "b"]]
@@ -319,23 +321,23 @@ def test_remembers_proposer_after_many_messages() -> None:
 
 @pytest.mark.spec("MX-3.2.1-9")
 def test_unknown_proposal_has_no_proposer() -> None:
-    alone = furnished()
+    alone = make_responder()
 
     async def main() -> None:
         alone.request("a", "tools/call", {"name": "fail"}, correlation_id="long-ago")
-        await settle(alone)
+        await wait_until_idle(alone)
 
     run(main)
     assert [said["to"] for said in alone.said] == [["a"]]
 
 
 def test_different_call_does_not_reach_proposer() -> None:
-    alone = furnished()
+    alone = make_responder()
 
     async def main() -> None:
         id = alone.propose("b", "add", {"one": 1}, to=["me"])
         alone.request("a", "tools/call", {"name": "fail"}, correlation_id=id)
-        await settle(alone)
+        await wait_until_idle(alone)
 
     run(main)
     assert [said["to"] for said in alone.said] == [["a"]]
@@ -343,14 +345,14 @@ def test_different_call_does_not_reach_proposer() -> None:
 
 @pytest.mark.spec("MX-3.2.1-10")
 def test_executes_both_fulfilments() -> None:
-    alone = furnished()
+    alone = make_responder()
 
     async def main() -> None:
         id = alone.propose("c", "add", {"one": 1}, to=["me"])
         for sender in ("a", "b"):
             params = {"name": "add", "arguments": {"one": 1}}
             alone.request(sender, "tools/call", params, correlation_id=id)
-        await settle(alone)
+        await wait_until_idle(alone)
         assert "again" in alone.place.proposals.proposals[id].note
 
     run(main)
@@ -361,7 +363,7 @@ def test_executes_both_fulfilments() -> None:
 
 
 def test_sends_progress_to_requester() -> None:
-    alone = furnished()
+    alone = make_responder()
 
     async def main() -> None:
         for number, meta in enumerate([{}, {"progressToken": "p"}]):
@@ -370,7 +372,7 @@ def test_sends_progress_to_requester() -> None:
         for _ in range(5):
             await asyncio.sleep(0)
         alone.place.responder.close()
-        await settle(alone)
+        await wait_until_idle(alone)
 
     run(main)
     (said,) = alone.said
@@ -381,14 +383,14 @@ def test_sends_progress_to_requester() -> None:
     }  # fmt: skip
 
 
-def cancel(alone: Alone, sender: str, number: Any) -> None:
+def cancel(alone: OfflineMembership, sender: str, number: Any) -> None:
     method = "notifications/cancelled"
     payload = {"jsonrpc": "2.0", "method": method, "params": {"requestId": number}}
     alone.tell(sender, f"mcp/request:{method}", payload, to=["me"])
 
 
 def test_only_requester_can_cancel() -> None:
-    alone = furnished()
+    alone = make_responder()
 
     async def main() -> None:
         alone.request("a", "tools/call", {"name": "slowly"}, number="x")
@@ -401,14 +403,14 @@ def test_only_requester_can_cancel() -> None:
         await asyncio.sleep(0)
         assert len(alone.place.responder) == 1
         cancel(alone, "a", "x")
-        await settle(alone)
+        await wait_until_idle(alone)
 
     run(main)
     assert alone.said == []
 
 
 def test_cancels_requests_of_disconnected_participants() -> None:
-    alone = furnished()
+    alone = make_responder()
 
     async def main() -> None:
         alone.request("a", "tools/call", {"name": "slowly"})
@@ -418,14 +420,14 @@ def test_cancels_requests_of_disconnected_participants() -> None:
         await asyncio.sleep(0)
         assert len(alone.place.responder) == 1
         alone.place.on_disconnect("over")
-        await settle(alone)
+        await wait_until_idle(alone)
 
     run(main)
     assert alone.said == []
 
 
 def test_limits_requests_per_sender() -> None:
-    alone = furnished()
+    alone = make_responder()
 
     async def main() -> None:
         for number in range(MAX_REQUESTS_PER_SENDER + 1):
@@ -438,7 +440,7 @@ def test_limits_requests_per_sender() -> None:
         ]
         await quick
         alone.place.responder.close()
-        await settle(alone)
+        await wait_until_idle(alone)
 
     run(main)
     said = {(one["to"][0], one["payload"]["id"]): one["payload"] for one in alone.said}
@@ -451,7 +453,7 @@ def test_limits_requests_per_sender() -> None:
 
 
 def test_rejects_invalid_names() -> None:
-    alone = furnished()
+    alone = make_responder()
     with pytest.raises(ValueError, match="already"):
         alone.tools.add_tool(lambda: 1, "add", None, None, {})
     with pytest.raises(ValueError, match="Use 1 to 128"):
@@ -463,14 +465,14 @@ def test_rejects_invalid_names() -> None:
 
 
 def test_plain_functions_run_in_threads() -> None:
-    alone = Alone(EVERYTHING)
+    alone = OfflineMembership(EVERYTHING)
     alone.tools.add_tool(lambda: "done", "plain", None, None, {})
     alone.tools.add_resource(lambda: {"a": 1}, "note://x", "x", "", "application/json")
 
     async def main() -> None:
         alone.request("a", "tools/call", {"name": "plain"})
         alone.request("a", "resources/read", {"uri": "note://x"}, number=8)
-        await settle(alone)
+        await wait_until_idle(alone)
 
     run(main)
     said = {one["payload"]["id"]: one["payload"]["result"] for one in alone.said}
@@ -480,7 +482,7 @@ def test_plain_functions_run_in_threads() -> None:
 
 async def test_restarted_participant_may_reuse_request_ids() -> None:
     """Its older request goes on, and what is cancelled is what it names."""
-    alone = furnished()
+    alone = make_responder()
 
     alone.request("a", "tools/call", {"name": "slowly"}, number=1)
     alone.request("a", "tools/call", {"name": "add", "arguments": {"one": 1}}, number=1)
@@ -492,5 +494,5 @@ async def test_restarted_participant_may_reuse_request_ids() -> None:
     cancelled = {"jsonrpc": "2.0", "method": "notifications/cancelled",
                  "params": {"requestId": 1}}  # fmt: skip
     alone.tell("a", "mcp/request:notifications/cancelled", cancelled, to=["me"])
-    await settle(alone)
+    await wait_until_idle(alone)
     assert len(alone.place.responder) == 0

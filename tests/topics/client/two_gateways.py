@@ -10,13 +10,13 @@ from typing import Any
 from interlock.core.call import Caller
 from interlock.topics.client import Event, Events, Participant
 from interlock.topics.config import ParticipantConfig, TopicConfig
-from tests.topics.client.small_gateway import HANG_TIMEOUT, gateway
-from tests.topics.topic_server import Rooms
+from tests.topics.client.small_gateway import HANG_TIMEOUT, small_gateway
+from tests.topics.topic_server import TopicServer
 
 Seats = Mapping[str, Sequence[str]]
 
 
-class House:
+class GatewayUnderTest:
     """Where participants come in, by name."""
 
     def __init__(self, url: str) -> None:
@@ -27,7 +27,7 @@ class House:
 
 
 @asynccontextmanager
-async def staying(participant: Participant) -> AsyncIterator[asyncio.Event]:
+async def stay_connected(participant: Participant) -> AsyncIterator[asyncio.Event]:
     """It comes in, or tries to, beside the test. The event: it is in."""
     inside = asyncio.Event()
 
@@ -45,7 +45,7 @@ async def staying(participant: Participant) -> AsyncIterator[asyncio.Event]:
         assert task.cancelled()
 
 
-async def together(*participants: Participant) -> None:
+async def wait_for_presence(*participants: Participant) -> None:
     """Until each of them knows that all the others are there."""
     for one in participants:
         events = one.events()
@@ -54,18 +54,20 @@ async def together(*participants: Participant) -> None:
             await anext(events)
 
 
-async def until(events: Events, wanted: Callable[[Event], bool]) -> Event:
+async def wait_until(events: Events, wanted: Callable[[Event], bool]) -> Event:
     while not wanted(event := await anext(events)):
         pass
     return event
 
 
-def in_both_houses(test: Callable[[House], Awaitable[None]], seats: Seats) -> None:
+def run_with_both_gateways(
+    test: Callable[[GatewayUnderTest], Awaitable[None]], seats: Seats
+) -> None:
     """`seats`: what each participant may send."""
 
     async def small() -> None:
-        async with asyncio.timeout(HANG_TIMEOUT), gateway(seats) as made:
-            await test(House(made.url))
+        async with asyncio.timeout(HANG_TIMEOUT), small_gateway(seats) as made:
+            await test(GatewayUnderTest(made.url))
 
     async def node() -> None:
         # The smallest profile there is: talk, and answer.
@@ -77,10 +79,10 @@ def in_both_houses(test: Callable[[House], Awaitable[None]], seats: Seats) -> No
         )
         callers = [Caller(name, kind="token") for name in seats]
         async with asyncio.timeout(HANG_TIMEOUT), AsyncExitStack() as stack:
-            rooms = Rooms(rooms={"room": config}, callers=callers)
+            rooms = TopicServer(rooms={"room": config}, callers=callers)
             await rooms.start()
             stack.push_async_callback(rooms.stop)
-            await test(House(rooms.url().partition("?")[0]))
+            await test(GatewayUnderTest(rooms.url().partition("?")[0]))
 
     asyncio.run(small())
     asyncio.run(node())

@@ -18,7 +18,7 @@ def whoami() -> int:
 
 
 @worker.tool()
-async def forever() -> None:
+async def run_without_end() -> None:
     """Never ends."""
     await worker.chat("I have begun.")
     await asyncio.Event().wait()

@@ -35,7 +35,7 @@ TOKENS = {"token-of-ada": "ada", "token-of-bob": "bob", "token-of-eve": "eve"}
 INFO = {"name": "interlock", "version": "1"}
 
 
-def workshop() -> Offering:
+def tool_offering() -> Offering:
     """One tool that nobody minds, and one that writes."""
     return offer(
         "s",
@@ -48,10 +48,10 @@ def workshop() -> Offering:
     )
 
 
-class Guest:
+class ScriptedParticipant:
     """Somebody in the room: says what a test wants, and keeps what it is sent."""
 
-    def __init__(self, table: Table, id: str, numbers: Callable[[], int]) -> None:
+    def __init__(self, table: NodeTopic, id: str, numbers: Callable[[], int]) -> None:
         self.id = id
         self.heard: list[dict[str, Any]] = []
         self.closed: tuple[int, str] | None = None
@@ -154,7 +154,7 @@ class Guest:
                 await self._more.wait()
 
 
-class Table:
+class NodeTopic:
     """The room, the node in it, and whoever a test lets in."""
 
     def __init__(
@@ -172,7 +172,7 @@ class Table:
             gated["settings"] = approvals
         gated.setdefault("default", "allow")
         gated.setdefault("tokens", TOKENS)
-        self.gated = Gated(folder, *(offerings or (workshop(),)), **gated)
+        self.gated = Gated(folder, *(offerings or (tool_offering(),)), **gated)
         self.journal = self.gated.journal
         self._count = count(1)
         self._minutes = count()
@@ -233,9 +233,9 @@ class Table:
         bearer: str | None = "",
         inside: bool = False,
         topic: str = TOPIC,
-    ) -> Guest:
+    ) -> ScriptedParticipant:
         """`name`: of the caller, else as it is called in the room."""
-        guest = Guest(self, id, self._next)
+        guest = ScriptedParticipant(self, id, self._next)
         name = name or id
         shown = f"token-of-{name}" if bearer == "" else bearer
         guest.member = self.gateway.add_member(

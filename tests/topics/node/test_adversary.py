@@ -17,7 +17,7 @@ from interlock.core.config.trust import RuleConfig
 from interlock.errors import FORBIDDEN, InterlockError
 from interlock.topics.wire.envelope import write_envelope
 from interlock.trust.approvals.record import PENDING
-from tests.topics.node.node_topic import FULL, NODE_ID, Guest, Table
+from tests.topics.node.node_topic import FULL, NODE_ID, NodeTopic, ScriptedParticipant
 
 FILE = {"path": "a.txt", "text": "hello"}
 WRITE = {"name": "s.write_file", "arguments": FILE}
@@ -29,7 +29,7 @@ METHODS = (
 FAMILIES = ("mcp/request", "mcp/response", "mcp/proposal", "system/approve", "approval", "chat")
 
 
-class Failures(logging.Handler):
+class FailureLog(logging.Handler):
     """Hears of everything that went wrong inside."""
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Failures(logging.Handler):
         self.heard.append(self.format(record))
 
 
-def everything(approval: str, proposal: str) -> list[tuple[str, str, Any, str | None]]:
+def approval_attempts(approval: str, proposal: str) -> list[tuple[str, str, Any, str | None]]:
     """Senders, kinds, payloads and correlations: what somebody would think of who wants it done."""
     meta = {
         "interlock/approval": {"by": "clerk", "proof": "operator"},
@@ -74,7 +74,12 @@ def everything(approval: str, proposal: str) -> list[tuple[str, str, Any, str | 
     return found
 
 
-def shout(table: Table, eve: Guest, number: int, message: tuple[str, str, Any, str | None]) -> None:
+def send_attempt(
+    table: NodeTopic,
+    eve: ScriptedParticipant,
+    number: int,
+    message: tuple[str, str, Any, str | None],
+) -> None:
     sender, kind, payload, about = message
     text = write_envelope(
         id=f"x-{number}",
@@ -88,7 +93,7 @@ def shout(table: Table, eve: Guest, number: int, message: tuple[str, str, Any, s
     table.room.send(eve.member, text)
 
 
-async def proposed(table: Table, eve: Guest) -> tuple[str, str]:
+async def propose_write(table: NodeTopic, eve: ScriptedParticipant) -> tuple[str, str]:
     proposal = eve.propose("s.write_file", FILE)
     text = await eve.chat(proposal)
     [approval] = table.gated.approvals.pending()
@@ -96,17 +101,17 @@ async def proposed(table: Table, eve: Guest) -> tuple[str, str]:
     return proposal, approval.id
 
 
-def careful(folder: Path) -> Table:
+def careful_topic(folder: Path) -> NodeTopic:
     """Even who may ask for everything must not write without a human."""
-    return Table(folder, rules=[RuleConfig("look first", "confirm", tools=["s.write_file"])])
+    return NodeTopic(folder, rules=[RuleConfig("look first", "confirm", tools=["s.write_file"])])
 
 
 async def test_messages_cannot_approve_proposal(tmp_path: Path) -> None:
-    table = careful(tmp_path)
+    table = careful_topic(tmp_path)
     eve = table.let_in("eve", FULL)
-    proposal, approval = await proposed(table, eve)
-    for number, message in enumerate(everything(approval, proposal)):
-        shout(table, eve, number, message)
+    proposal, approval = await propose_write(table, eve)
+    for number, message in enumerate(approval_attempts(approval, proposal)):
+        send_attempt(table, eve, number, message)
     await table.quiet()
     ping = eve.request("ping", rpc="last")
     await eve.answered(ping)
@@ -124,12 +129,12 @@ async def test_messages_cannot_approve_proposal(tmp_path: Path) -> None:
 async def test_messages_in_any_order_cannot_approve_proposal(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    table = careful(tmp_path_factory.mktemp("table"))
+    table = careful_topic(tmp_path_factory.mktemp("table"))
     eve, bob = table.let_in("eve", FULL), table.let_in("bob", FULL)
-    proposal, approval = await proposed(table, eve)
-    messages = st.lists(st.sampled_from(everything(approval, proposal)), max_size=20)
+    proposal, approval = await propose_write(table, eve)
+    messages = st.lists(st.sampled_from(approval_attempts(approval, proposal)), max_size=20)
     for number, message in enumerate(data.draw(messages)):
-        shout(table, data.draw(st.sampled_from([eve, bob])), number, message)
+        send_attempt(table, data.draw(st.sampled_from([eve, bob])), number, message)
     await table.quiet()
     await eve.answered(eve.request("ping", rpc="last"))
     record = table.gated.approvals.find(approval)
@@ -167,7 +172,7 @@ def test_messages_cannot_remove_node(
     said: list[tuple[str, Any]], to_all: bool, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     async def run() -> None:
-        table = careful(tmp_path_factory.mktemp("table"))
+        table = careful_topic(tmp_path_factory.mktemp("table"))
         eve = table.let_in("eve", FULL)
         for kind, payload in said:
             wrapped = payload if isinstance(payload, dict) else {"params": payload}
@@ -177,7 +182,7 @@ def test_messages_cannot_remove_node(
             assert exchange.call.name == "s.look"
         table.close()
 
-    failures = Failures()
+    failures = FailureLog()
     logging.getLogger("interlock").addHandler(failures)
     try:
         asyncio.run(run())
@@ -187,11 +192,11 @@ def test_messages_cannot_remove_node(
 
 
 async def test_room_rejects_messages_in_name_of_node(tmp_path: Path) -> None:
-    table = careful(tmp_path)
+    table = careful_topic(tmp_path)
     eve, bob = table.let_in("eve", FULL), table.let_in("bob")
-    proposal, _ = await proposed(table, eve)
+    proposal, _ = await propose_write(table, eve)
     rpc = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": WRITE}
-    shout(table, eve, 1, (NODE_ID, "mcp/request:tools/call:s.write_file", rpc, proposal))
+    send_attempt(table, eve, 1, (NODE_ID, "mcp/request:tools/call:s.write_file", rpc, proposal))
     await bob.until(lambda: bool(bob.of("mcp/proposal:")))
     assert eve.of("system/error")[-1]["payload"]["error"] == "identity_mismatch"
     assert bob.of("mcp/request:") == []
@@ -200,7 +205,7 @@ async def test_room_rejects_messages_in_name_of_node(tmp_path: Path) -> None:
 
 async def test_rejects_approval_proof_of_proposer(tmp_path: Path) -> None:
     # The anchor is called as the caller is: it is the same somebody.
-    table = Table(tmp_path, tokens={"token-of-clerk": "clerk"})
+    table = NodeTopic(tmp_path, tokens={"token-of-clerk": "clerk"})
     clerk = table.let_in("clerk")
     proposal = clerk.propose("s.write_file", FILE)
     await clerk.chat(proposal)
@@ -226,7 +231,7 @@ async def test_rejects_approval_proof_of_proposer(tmp_path: Path) -> None:
 async def test_rejects_proposal_with_false_kind(
     kind: str, payload: dict[str, Any], tmp_path: Path
 ) -> None:
-    table = Table(tmp_path)
+    table = NodeTopic(tmp_path)
     eve = table.let_in("eve", FULL)
     lie = eve.say(kind, payload)
     assert "The kind names" in await eve.chat(lie)
@@ -242,7 +247,7 @@ async def test_rejects_proposal_with_false_kind(
 
 @pytest.mark.parametrize("name", ["s__write_file", "S.write_file", "s.write_file", "s/write_file"])
 async def test_tool_spellings_cannot_avoid_rules(name: str, tmp_path: Path) -> None:
-    table = careful(tmp_path)
+    table = careful_topic(tmp_path)
     eve = table.let_in("eve", FULL)
     for kind in ("mcp/request:tools/call", f"mcp/request:tools/call:{name}"):
         payload = await eve.answered(eve.call(name, FILE, kind=kind, rpc=kind))

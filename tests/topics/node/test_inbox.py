@@ -23,17 +23,17 @@ from interlock.topics.node_participant import (
 )
 from interlock.topics.wire.envelope import EnvelopeHeader
 from tests.support.clock import run_ready_tasks
-from tests.topics.memory_room import Listening
-from tests.topics.node.node_topic import NODE_ID, PROPOSES, Table
+from tests.topics.memory_room import MemoryRoom
+from tests.topics.node.node_topic import NODE_ID, PROPOSES, NodeTopic
 
 LONG = "x" * 200_000
 
 
-def somebody(id: str) -> Member:
-    return Listening().join(id)[0]
+def make_member(id: str) -> Member:
+    return MemoryRoom().join(id)[0]
 
 
-def message(id: str, member: Member | None, size: int = 10) -> NodeMessage:
+def node_message(id: str, member: Member | None, size: int = 10) -> NodeMessage:
     sender = GATEWAY if member is None else member.id
     return NodeMessage(member, EnvelopeHeader(id, "mcp/request:ping", sender), b"x" * size)
 
@@ -42,13 +42,13 @@ def message(id: str, member: Member | None, size: int = 10) -> NodeMessage:
 
 
 def test_takes_one_message_per_sender_in_turn() -> None:
-    ada, bob = somebody("ada"), somebody("bob")
+    ada, bob = make_member("ada"), make_member("bob")
     waiting = NodeInbox()
     for number in range(3):
-        waiting.add("ada", message(f"a{number}", ada))
-    waiting.add("bob", message("b0", bob))
-    waiting.add("ada", message("left", None))
-    waiting.add("bob", message("b1", bob))
+        waiting.add("ada", node_message(f"a{number}", ada))
+    waiting.add("bob", node_message("b0", bob))
+    waiting.add("ada", node_message("left", None))
+    waiting.add("bob", node_message("b1", bob))
     taken = []
     while waiting:
         taken.append(waiting.pop().head.id)
@@ -58,12 +58,14 @@ def test_takes_one_message_per_sender_in_turn() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.booleans(), st.integers(0, 50)), max_size=40),
        st.lists(st.sampled_from(["take", "drop a", "drop b"]), max_size=40))  # fmt: skip
-def test_counts_waiting_messages_and_bytes(said: list[tuple[str, bool, int]], deeds: list[str]) -> None:
-    members = {id: somebody(id) for id in "abc"}
+def test_counts_waiting_messages_and_bytes(
+    said: list[tuple[str, bool, int]], deeds: list[str]
+) -> None:
+    members = {id: make_member(id) for id in "abc"}
     waiting = NodeInbox()
     held: list[NodeMessage] = []
     for number, (whose, by_gateway, size) in enumerate(said):
-        one = message(f"{whose}{number}", None if by_gateway else members[whose], size)
+        one = node_message(f"{whose}{number}", None if by_gateway else members[whose], size)
         waiting.add(whose, one)
         held.append(one)
     for deed in deeds:
@@ -85,7 +87,7 @@ def test_counts_waiting_messages_and_bytes(said: list[tuple[str, bool, int]], de
 
 
 async def test_chat_does_not_wait(tmp_path: Path) -> None:
-    table = Table(tmp_path)
+    table = NodeTopic(tmp_path)
     ada, eve = table.let_in("ada", PROPOSES), table.let_in("eve")
     for number in range(3 * MAX_MESSAGES_PER_TURN):
         ada.propose("s.write_file", {"path": str(number)})
@@ -108,7 +110,7 @@ async def test_chat_does_not_wait(tmp_path: Path) -> None:
 
 
 async def test_flood_does_not_delay_others(tmp_path: Path) -> None:
-    table = Table(tmp_path)
+    table = NodeTopic(tmp_path)
     ada, eve = table.let_in("ada"), table.let_in("eve")
     for number in range(10 * MAX_MESSAGES_PER_TURN):
         eve.request("ping", rpc=number)
@@ -121,7 +123,7 @@ async def test_flood_does_not_delay_others(tmp_path: Path) -> None:
 
 
 async def test_takes_one_long_message_per_turn(tmp_path: Path) -> None:
-    table = Table(tmp_path)
+    table = NodeTopic(tmp_path)
     eve = table.let_in("eve")
     for number in range(5):
         eve.request("ping", {"x": "x" * MAX_BYTES_PER_TURN}, rpc=number)
@@ -139,7 +141,7 @@ async def test_disconnects_largest_sender_at_total_limit(
 ) -> None:
     monkeypatch.setattr(arrivals, "MAX_TOTAL_WAITING_BYTES", 4 * MAX_ENVELOPE_BYTES)
 
-    table = Table(tmp_path)
+    table = NodeTopic(tmp_path)
     ada, eve = table.let_in("ada"), table.let_in("eve")
     mine = [ada.request("ping", {"x": LONG}, rpc=number) for number in range(3)]
     for number in range(30):
@@ -155,7 +157,7 @@ async def test_disconnects_largest_sender_at_total_limit(
 
 
 async def test_rejects_long_messages_of_guests(tmp_path: Path) -> None:
-    table = Table(tmp_path)
+    table = NodeTopic(tmp_path)
     guest = table.let_in("guest-a", bearer=None)
     guest.member.caller = Caller("guest-a", can_call=False, can_register=False, kind=GUEST)
     asked = guest.request("ping", rpc=7)
@@ -171,7 +173,7 @@ async def test_rejects_long_messages_of_guests(tmp_path: Path) -> None:
 
 @pytest.mark.spec("MX-7.1-5", "MX-4.3-3")
 async def test_journals_and_rejects_false_kinds(tmp_path: Path) -> None:
-    table = Table(tmp_path)
+    table = NodeTopic(tmp_path)
     eve = table.let_in("eve")
     asked = eve.request("tools/list", rpc="mine", kind="mcp/request:ping")
     answer = await eve.answered(asked)
@@ -186,7 +188,7 @@ async def test_journals_and_rejects_false_kinds(tmp_path: Path) -> None:
 
 
 async def test_disconnects_sender_of_only_false_kinds(tmp_path: Path) -> None:
-    table = Table(tmp_path, stands_still=True)
+    table = NodeTopic(tmp_path, stands_still=True)
     eve = table.let_in("eve")
     for number in range(500):
         if eve.closed is None:
@@ -207,7 +209,7 @@ async def test_unhandled_proposal_cannot_be_fulfilled(
 ) -> None:
     """Everybody hears a proposal at once. It is made once all the same."""
 
-    table = Table(tmp_path)
+    table = NodeTopic(tmp_path)
     ada, bob = table.let_in("ada", PROPOSES), table.let_in("bob")
     file = {"path": "a.txt"}
     for number in range(before):
@@ -228,7 +230,7 @@ async def test_disconnect_removes_all_state(
 ) -> None:
     monkeypatch.setattr(arrivals, "MAX_WAITING_MESSAGES", 5)
 
-    table = Table(tmp_path)
+    table = NodeTopic(tmp_path)
     for _ in range(3):
         eve = table.let_in("eve", PROPOSES)
         for number in range(10):

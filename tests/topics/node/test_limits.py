@@ -21,7 +21,7 @@ from interlock.topics.requests import MAX_PENDING_REQUESTS
 from interlock.trust.policy import Decision, PolicyAction
 from interlock.trust.policy.decision import make_decision
 from tests.support.clock import run_ready_tasks
-from tests.topics.node.node_topic import NODE_ID, PROPOSES, Table
+from tests.topics.node.node_topic import NODE_ID, PROPOSES, NodeTopic
 from tests.trust.decision_steps import learned_step
 
 SEEN = {"content": [{"type": "text", "text": "seen"}]}
@@ -33,7 +33,7 @@ def allow_all(call: Call, made: Decision) -> Decision:
 
 
 async def test_limits_pending_proposals_per_participant(tmp_path: Path) -> None:
-    table = Table(tmp_path)
+    table = NodeTopic(tmp_path)
     table.gated.authorizer.install(learned_step(allow_all))
     table.gated.pipeline.admission.concurrent_calls = 1_000
     ada, bob = table.let_in("ada", PROPOSES), table.let_in("bob", PROPOSES)
@@ -57,7 +57,7 @@ async def test_many_proposals_do_not_evict_those_of_others(
 ) -> None:
     monkeypatch.setattr(fates, "MAX_PROPOSALS", 3)
 
-    table = Table(tmp_path)
+    table = NodeTopic(tmp_path)
     ada, eve = table.let_in("ada", PROPOSES), table.let_in("eve", PROPOSES)
     waits = ada.propose("s.write_file", {"path": "a"})
     await ada.chat(waits)
@@ -75,7 +75,7 @@ async def test_reports_executed_call_without_space_for_fulfilment(
 ) -> None:
     """The proposal just fits into an envelope, and its fulfilment does not."""
 
-    table = Table(tmp_path)
+    table = NodeTopic(tmp_path)
     table.gated.authorizer.install(learned_step(allow_all))
     ada = table.let_in("ada", PROPOSES)
     params: dict[str, Any] = {"name": "s.write_file", "arguments": {"text": ""}}
@@ -99,7 +99,7 @@ async def test_reports_executed_call_without_space_for_fulfilment(
 async def test_reused_id_does_not_block_participant(tmp_path: Path) -> None:
     """What a participant answers that is an upstream here counts, whoever used its id before."""
 
-    table = Table(tmp_path)
+    table = NodeTopic(tmp_path)
     heard: list[tuple[str, str]] = []
     table.seat.add_listener(
         lambda head, _: heard.append((head.sender, head.id)), participants={"bob"}
@@ -118,7 +118,7 @@ async def test_reused_id_does_not_block_participant(tmp_path: Path) -> None:
 async def test_handles_flood_of_proposals_in_turns(tmp_path: Path) -> None:
     """Between them the node serves whoever else there is."""
 
-    table = Table(tmp_path)
+    table = NodeTopic(tmp_path)
     ada = table.let_in("ada", PROPOSES)
     many = 10 * MAX_MESSAGES_PER_TURN
     for number in range(many):
@@ -135,7 +135,7 @@ async def test_handles_flood_of_proposals_in_turns(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("large", [False, True])
 async def test_disconnects_participant_above_inbox_limit(large: bool, tmp_path: Path) -> None:
-    table = Table(tmp_path)
+    table = NodeTopic(tmp_path)
     ada, eve = table.let_in("ada"), table.let_in("eve", PROPOSES)
     text = "x" * (MAX_ENVELOPE_BYTES - 1_000) if large else "x"
     many = (

@@ -16,14 +16,14 @@ from interlock.topics.proposals import (
     ProposalJournal,
 )
 from tests.support.pipeline import MemoryJournal
-from tests.topics.node.node_topic import PROPOSES, TOPIC, Table
+from tests.topics.node.node_topic import PROPOSES, TOPIC, NodeTopic
 
 FILE = {"path": "a.txt", "text": "hello"}
 SECRET = "ghp_" + "a1B2" * 9
 
 
 async def test_entries_name_proposal_and_topic(tmp_path: Path) -> None:
-    table = Table(tmp_path)
+    table = NodeTopic(tmp_path)
     ada = table.let_in("ada-here", PROPOSES, name="ada")
     await ada.chat(ada.propose("s.write_file", FILE))
     [approval] = table.gated.approvals.pending()
@@ -38,7 +38,7 @@ async def test_entries_name_proposal_and_topic(tmp_path: Path) -> None:
 
 
 async def test_guest_cannot_fill_journal(tmp_path: Path) -> None:
-    table = Table(tmp_path)
+    table = NodeTopic(tmp_path)
     guest = table.let_in("guest-abcd", PROPOSES, bearer=None)
     guest.member.caller = Caller("guest-abcd", can_call=False, can_register=False, kind=GUEST)
     for number in range(200):
@@ -52,7 +52,7 @@ async def test_guest_cannot_fill_journal(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["unknown", "doubled", "refused"])
 async def test_limits_entries_of_unsuccessful_proposals(how: str, tmp_path: Path) -> None:
-    table = Table(tmp_path)
+    table = NodeTopic(tmp_path)
     ada, bob = table.let_in("ada", PROPOSES), table.let_in("bob", PROPOSES)
     for number in range(200):
         if how == "unknown":

@@ -23,18 +23,20 @@ from tests.support.calls import tool_call
 from tests.support.clock import run_ready_tasks
 from tests.support.offerings import definition
 from tests.support.timeouts import HANG_TIMEOUT
-from tests.topics.node.node_topic import OTHER, PROPOSES, TOPIC, Guest, Table
+from tests.topics.node.node_topic import OTHER, PROPOSES, TOPIC, NodeTopic, ScriptedParticipant
 
 FILE = {"path": "a.txt", "text": "hello"}
 SEEN = {"content": [{"type": "text", "text": "seen"}]}
 CONTEXT, DRIVER = "dev.interlock/context", "dev.interlock/driver"
 
 
-def proposed(id: str, by: str = "ada") -> ProposedCall:
+def proposed_call(id: str, by: str = "ada") -> ProposedCall:
     return ProposedCall(TOPIC, id, by)
 
 
-async def waiting(table: Table, guest: Guest, arguments: Any = FILE) -> tuple[str, Approval]:
+async def propose_write(
+    table: NodeTopic, guest: ScriptedParticipant, arguments: Any = FILE
+) -> tuple[str, Approval]:
     proposal = guest.propose("s.write_file", arguments)
     text = await guest.chat(proposal)
     [approval] = [one for one in table.gated.approvals.pending() if one.id in text]
@@ -47,9 +49,9 @@ async def waiting(table: Table, guest: Guest, arguments: Any = FILE) -> tuple[st
 def test_many_proposals_do_not_evict_outcomes_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fates, "MAX_PROPOSALS", 10)
     known = ProposalOutcomes()
-    known.store(proposed("mine"), EXECUTED)
+    known.store(proposed_call("mine"), EXECUTED)
     for number in range(50):
-        known.store(proposed(f"e{number}", "eve"), NOT_EXECUTED if number % 2 else RECEIVED)
+        known.store(proposed_call(f"e{number}", "eve"), NOT_EXECUTED if number % 2 else RECEIVED)
     assert known.get("mine") is not None
     assert len(known) == 10
     # Of eve's those that are over go first, and then the oldest.
@@ -69,7 +71,7 @@ def test_tables_stay_consistent(deeds: list[tuple[str, str, str, str]]) -> None:
         elif what == "became":
             known.set_state(approval, EXECUTED)
         else:
-            known.store(proposed(id, by), what, approval)
+            known.store(proposed_call(id, by), what, approval)
         assert {one for own in known._ids_by_participant.values() for one in own} == set(
             known._outcomes
         )
@@ -92,12 +94,12 @@ async def test_executed_proposal_stays_executed(
 ) -> None:
     monkeypatch.setattr(fates, "MAX_PROPOSALS", 20)
 
-    table = Table(tmp_path)
+    table = NodeTopic(tmp_path)
     ada, bob = table.let_in("ada", PROPOSES), table.let_in("bob")
     eve = table.let_in("eve", PROPOSES)
-    proposal, approval = await waiting(table, ada)
+    proposal, approval = await propose_write(table, ada)
     await table.gated.confirm(approval)
-    await waiting(table, eve, {"path": "eve's"})
+    await propose_write(table, eve, {"path": "eve's"})
     for _ in range(30):
         await eve.chat(eve.propose("s.write_file", {"path": "eve's"}))
     answer = await bob.answered(bob.call("s.write_file", FILE, correlation_id=proposal))
@@ -107,12 +109,10 @@ async def test_executed_proposal_stays_executed(
 
 
 @pytest.mark.parametrize("refused", [True, False])
-async def test_keeps_outcome_after_approval_is_removed(
-    refused: bool, tmp_path: Path
-) -> None:
-    table = Table(tmp_path, approvals={"keep": 10.0})
+async def test_keeps_outcome_after_approval_is_removed(refused: bool, tmp_path: Path) -> None:
+    table = NodeTopic(tmp_path, approvals={"keep": 10.0})
     ada, bob = table.let_in("ada", PROPOSES), table.let_in("bob")
-    proposal, approval = await waiting(table, ada)
+    proposal, approval = await propose_write(table, ada)
     approvals = table.gated.approvals
     if refused:
         await approvals.reject(approval.id, local=True, reason="no")
@@ -136,10 +136,10 @@ async def test_keeps_outcome_after_approval_is_removed(
 
 
 async def test_other_room_shows_outcome(tmp_path: Path) -> None:
-    table = Table(tmp_path, default="deny", rules=[RuleConfig("ask", then="confirm")])
+    table = NodeTopic(tmp_path, default="deny", rules=[RuleConfig("ask", then="confirm")])
     ada = table.let_in("ada", PROPOSES)
     there = table.let_in("ada", PROPOSES, topic=OTHER)
-    _, approval = await waiting(table, ada)
+    _, approval = await propose_write(table, ada)
     elsewhere = tool_call("s.write_file", FILE, credentials=ada.member.credentials)
     assert (await table.gated.hold(elsewhere)).id == approval.id
     await table.gated.confirm(approval)
@@ -154,9 +154,9 @@ async def test_other_room_shows_outcome(tmp_path: Path) -> None:
 
 
 async def test_later_connection_gets_missed_outcome(tmp_path: Path) -> None:
-    table = Table(tmp_path, default="deny", rules=[RuleConfig("ask", then="confirm")])
+    table = NodeTopic(tmp_path, default="deny", rules=[RuleConfig("ask", then="confirm")])
     ada = table.let_in("ada", PROPOSES)
-    _, approval = await waiting(table, ada)
+    _, approval = await propose_write(table, ada)
 
     def elsewhere() -> Call:
         return tool_call("s.write_file", FILE, credentials=ada.member.credentials)
@@ -179,7 +179,7 @@ async def test_later_connection_gets_missed_outcome(tmp_path: Path) -> None:
 # -- contracts
 
 
-def contracts() -> Offering:
+def contract_offering() -> Offering:
     name = "disk.wipe"
     return read_contract_offering(
         CONTRACTS, None, [definition(name)], {name: EffectLevel.IRREVERSIBLE},
@@ -190,7 +190,7 @@ def contracts() -> Offering:
 async def test_shows_contract_context_and_sends_it(
     tmp_path: Path,
 ) -> None:
-    table = Table(tmp_path, contracts())
+    table = NodeTopic(tmp_path, contract_offering())
     ada = table.let_in("ada", PROPOSES)
     along = {CONTEXT: {"tenant": "blue"}, DRIVER: "other"}
     params = {
@@ -227,9 +227,9 @@ async def test_shows_contract_context_and_sends_it(
 async def test_shown_call_gets_response_after_eviction(
     tmp_path: Path,
 ) -> None:
-    table = Table(tmp_path)
+    table = NodeTopic(tmp_path)
     ada = table.let_in("ada", PROPOSES)
-    _, approval = await waiting(table, ada)
+    _, approval = await propose_write(table, ada)
     again = ada.propose("s.write_file", FILE)
     await ada.chat(again)
     confirming = asyncio.ensure_future(
@@ -246,12 +246,10 @@ async def test_shown_call_gets_response_after_eviction(
 
 
 @pytest.mark.parametrize("how", ["approved", "refused", "expired"])
-async def test_repeated_proposal_gets_outcome(
-    how: str, tmp_path: Path
-) -> None:
-    table = Table(tmp_path)
+async def test_repeated_proposal_gets_outcome(how: str, tmp_path: Path) -> None:
+    table = NodeTopic(tmp_path)
     ada = table.let_in("ada", PROPOSES)
-    first, approval = await waiting(table, ada)
+    first, approval = await propose_write(table, ada)
     again = ada.propose("s.write_file", FILE)
     assert "already pending" in await ada.chat(again)
     if how == "approved":

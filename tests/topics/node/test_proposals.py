@@ -22,14 +22,23 @@ from interlock.trust.approvals.record import Approval
 from interlock.trust.policy import Decision, Policy, PolicyAction
 from interlock.trust.policy.decision import make_decision
 from tests.support.offerings import definition, offer
-from tests.topics.node.node_topic import NODE_ID, OTHER, PROPOSES, TOPIC, Guest, Table
+from tests.topics.node.node_topic import (
+    NODE_ID,
+    OTHER,
+    PROPOSES,
+    TOPIC,
+    NodeTopic,
+    ScriptedParticipant,
+)
 from tests.trust.decision_steps import learned_step
 
 WIPED = {"content": [{"type": "text", "text": "wiped"}]}
 FILE = {"path": "a.txt", "text": "hello"}
 
 
-async def waiting(table: Table, guest: Guest, arguments: Any = None) -> tuple[str, Approval]:
+async def propose_write(
+    table: NodeTopic, guest: ScriptedParticipant, arguments: Any = None
+) -> tuple[str, Approval]:
     """A proposal that waits, and its approval."""
     proposal = guest.propose("s.write_file", FILE if arguments is None else arguments)
     text = await guest.chat(proposal)
@@ -39,9 +48,9 @@ async def waiting(table: Table, guest: Guest, arguments: Any = None) -> tuple[st
 
 @pytest.mark.spec("MX-7.1-3", "MX-3.2.1-3")
 async def test_proposal_needs_approval_despite_rules(tmp_path: Path) -> None:
-    table = Table(tmp_path, default="allow")
+    table = NodeTopic(tmp_path, default="allow")
     ada, bob = table.let_in("ada", PROPOSES), table.let_in("bob")
-    proposal, approval = await waiting(table, ada)
+    proposal, approval = await propose_write(table, ada)
     assert table.gated.upstream.started == []
     assert approval.proposal == ProposedCall(TOPIC, proposal, "ada")
     assert approval.caller.name == "ada"
@@ -81,9 +90,9 @@ async def test_proposal_needs_approval_despite_rules(tmp_path: Path) -> None:
 
 
 async def test_reports_rejection(tmp_path: Path) -> None:
-    table = Table(tmp_path)
+    table = NodeTopic(tmp_path)
     ada = table.let_in("ada", PROPOSES)
-    proposal, approval = await waiting(table, ada)
+    proposal, approval = await propose_write(table, ada)
     await table.gated.approvals.reject(approval.id, local=True, reason="not on a Friday")
     assert "rejected it: not on a Friday" in await ada.chat(proposal, 2)
     # Programs are told as well, and not before it is over.
@@ -97,10 +106,10 @@ async def test_reports_rejection(tmp_path: Path) -> None:
 
 
 async def test_reports_rejection_once_and_accepts_new_proposal(tmp_path: Path) -> None:
-    table = Table(tmp_path)
+    table = NodeTopic(tmp_path)
     ada = table.let_in("ada", PROPOSES)
     for _ in range(3):
-        proposal, approval = await waiting(table, ada)
+        proposal, approval = await propose_write(table, ada)
         await table.gated.approvals.reject(approval.id, local=True, reason="no")
         assert "rejected it: no" in await ada.chat(proposal, 2)
     assert table.gated.upstream.started == []
@@ -108,9 +117,9 @@ async def test_reports_rejection_once_and_accepts_new_proposal(tmp_path: Path) -
 
 
 async def test_reports_expiry(tmp_path: Path) -> None:
-    table = Table(tmp_path, settings=None)
+    table = NodeTopic(tmp_path, settings=None)
     ada = table.let_in("ada", PROPOSES)
-    proposal, approval = await waiting(table, ada)
+    proposal, approval = await propose_write(table, ada)
     table.gated.pass_time(approval.expires - approval.created + 1)
     assert "Nobody decided in time" in await ada.chat(proposal, 2)
     assert ada.of("chat")[-1]["payload"][END_REASON_MEMBER] == "confirmation_expired"
@@ -118,9 +127,9 @@ async def test_reports_expiry(tmp_path: Path) -> None:
 
 
 async def test_reports_denial_by_new_policy(tmp_path: Path) -> None:
-    table = Table(tmp_path)
+    table = NodeTopic(tmp_path)
     ada = table.let_in("ada", PROPOSES)
-    proposal, _ = await waiting(table, ada)
+    proposal, _ = await propose_write(table, ada)
     rules = [RuleConfig("never", "deny", tools=["s.write_file"])]
     table.gated.authorizer.set_policy(Policy(PolicyConfig(default="allow", rules=rules)))
     table.gated.approvals.on_policy_changed()
@@ -134,9 +143,9 @@ async def test_reports_denial_by_new_policy(tmp_path: Path) -> None:
 
 
 async def test_identical_proposals_share_approval(tmp_path: Path) -> None:
-    table = Table(tmp_path)
+    table = NodeTopic(tmp_path)
     ada = table.let_in("ada", PROPOSES)
-    proposal, approval = await waiting(table, ada)
+    proposal, approval = await propose_write(table, ada)
     again = ada.propose("s.write_file", FILE)
     text = await ada.chat(again)
     assert f"is already pending, as approval {approval.id} (proposal {proposal})" in text
@@ -153,10 +162,10 @@ async def test_identical_proposals_share_approval(tmp_path: Path) -> None:
 async def test_reports_failure_after_approval(
     tmp_path: Path,
 ) -> None:
-    table = Table(tmp_path)
+    table = NodeTopic(tmp_path)
     ada = table.let_in("ada", PROPOSES)
     for failing in ("answered", "lost"):
-        _, approval = await waiting(table, ada, {"path": failing})
+        _, approval = await propose_write(table, ada, {"path": failing})
         confirming = asyncio.ensure_future(
             table.gated.approvals.confirm(approval.id, table.gated.proof(approval))
         )
@@ -177,9 +186,9 @@ async def test_reports_failure_after_approval(
 
 
 async def test_too_long_result_stays_in_approval(tmp_path: Path) -> None:
-    table = Table(tmp_path)
+    table = NodeTopic(tmp_path)
     ada = table.let_in("ada", PROPOSES)
-    _, approval = await waiting(table, ada)
+    _, approval = await propose_write(table, ada)
     confirming = asyncio.ensure_future(
         table.gated.approvals.confirm(approval.id, table.gated.proof(approval))
     )
@@ -195,19 +204,19 @@ async def test_too_long_result_stays_in_approval(tmp_path: Path) -> None:
 
 
 async def test_ignores_proposals_to_others(tmp_path: Path) -> None:
-    table = Table(tmp_path)
+    table = NodeTopic(tmp_path)
     ada = table.let_in("ada", PROPOSES)
     for to in ((), ("bob",)):
         ada.propose("s.write_file", {"to": to}, to)
     # What comes later is written down later.
-    _, approval = await waiting(table, ada)
+    _, approval = await propose_write(table, ada)
     assert table.gated.approvals.pending() == [approval]
     assert len(ada.of("chat")) == 1
     table.close()
 
 
 async def test_rejects_proposals_of_other_methods(tmp_path: Path) -> None:
-    table = Table(tmp_path)
+    table = NodeTopic(tmp_path)
     ada = table.let_in("ada", PROPOSES)
     proposal = ada.say(
         "mcp/proposal:mcpax/confirm", {"method": "mcpax/confirm", "params": {"proof": "x"}}
@@ -222,7 +231,7 @@ async def test_rejects_proposals_of_other_methods(tmp_path: Path) -> None:
 
 
 async def test_guest_cannot_propose(tmp_path: Path) -> None:
-    table = Table(tmp_path)
+    table = NodeTopic(tmp_path)
     guest = table.let_in("guest-abcd", PROPOSES, bearer=None)
     assert "bearer token is required" in await guest.chat(guest.propose("s.write_file", FILE))
     assert table.gated.approvals.pending() == []
@@ -238,7 +247,7 @@ def allow_text_files(call: Call, made: Decision) -> Decision:
 
 
 async def test_learned_rule_fulfils_at_once(tmp_path: Path) -> None:
-    table = Table(tmp_path)
+    table = NodeTopic(tmp_path)
     table.gated.authorizer.install(learned_step(allow_text_files))
     ada = table.let_in("ada", PROPOSES)
     proposal = ada.propose("s.write_file", FILE)
@@ -276,13 +285,13 @@ async def test_learned_rule_fulfils_at_once(tmp_path: Path) -> None:
     table.gated.upstream.refuse_with = InterlockError(DENIED, "Not now.")
     assert "Not now." in await ada.chat(ada.propose("s.write_file", {"path": "c.txt"}))
     assert "says no" in await ada.chat(ada.propose("s.write_file", {"path": "forbidden"}))
-    await waiting(table, ada, {"path": "other"})
+    await propose_write(table, ada, {"path": "other"})
     assert len(ada.of("mcp/request:")) == 4
     table.close()
 
 
 async def test_sends_only_visible_members(tmp_path: Path) -> None:
-    table = Table(tmp_path)
+    table = NodeTopic(tmp_path)
     table.gated.authorizer.install(learned_step(allow_text_files))
     ada = table.let_in("ada", PROPOSES)
     params = {"name": "s.write_file", "arguments": FILE, "_meta": {"unseen": True}}
@@ -294,10 +303,10 @@ async def test_sends_only_visible_members(tmp_path: Path) -> None:
 async def test_identical_proposal_waits_for_pending_call(
     tmp_path: Path,
 ) -> None:
-    table = Table(tmp_path)
+    table = NodeTopic(tmp_path)
     table.gated.upstream.timeout = 1_000.0
     ada = table.let_in("ada", PROPOSES)
-    _, approval = await waiting(table, ada)
+    _, approval = await propose_write(table, ada)
     confirming = asyncio.ensure_future(
         table.gated.approvals.confirm(approval.id, table.gated.proof(approval))
     )
@@ -316,9 +325,9 @@ async def test_identical_proposal_waits_for_pending_call(
 
 
 async def test_other_topic_sees_nothing(tmp_path: Path) -> None:
-    table = Table(tmp_path)
+    table = NodeTopic(tmp_path)
     ada, bob = table.let_in("ada", PROPOSES), table.let_in("bob", topic=OTHER)
-    _, approval = await waiting(table, ada)
+    _, approval = await propose_write(table, ada)
     await table.gated.confirm(approval)
     await ada.until(lambda: bool(ada.of("mcp/response:")))
     await bob.answered(bob.request("ping"))
@@ -331,10 +340,10 @@ async def test_other_topic_sees_nothing(tmp_path: Path) -> None:
 
 
 async def test_fulfils_pending_proposal_after_restart(tmp_path: Path) -> None:
-    before = Table(tmp_path)
-    proposal, _ = await waiting(before, before.let_in("ada", PROPOSES))
+    before = NodeTopic(tmp_path)
+    proposal, _ = await propose_write(before, before.let_in("ada", PROPOSES))
     before.close()
-    table = Table(tmp_path, keys=before.gated.keys)
+    table = NodeTopic(tmp_path, keys=before.gated.keys)
     ada = table.let_in("ada", PROPOSES)
     [approval] = table.gated.approvals.pending()
     await table.gated.confirm(approval)
@@ -347,9 +356,9 @@ async def test_fulfils_pending_proposal_after_restart(tmp_path: Path) -> None:
 
 
 async def test_closed_topic_leaves_result_in_approval(tmp_path: Path) -> None:
-    table = Table(tmp_path)
+    table = NodeTopic(tmp_path)
     ada = table.let_in("ada", PROPOSES)
-    _, approval = await waiting(table, ada)
+    _, approval = await propose_write(table, ada)
     table.seat.close()
     confirming = asyncio.ensure_future(
         table.gated.approvals.confirm(approval.id, table.gated.proof(approval))
@@ -370,10 +379,10 @@ async def test_closed_topic_leaves_result_in_approval(tmp_path: Path) -> None:
 
 
 async def test_executed_call_can_be_proposed_again(tmp_path: Path) -> None:
-    table = Table(tmp_path)
+    table = NodeTopic(tmp_path)
     ada = table.let_in("ada", PROPOSES)
     for number in (1, 2):
-        _, approval = await waiting(table, ada)
+        _, approval = await propose_write(table, ada)
         await table.gated.confirm(approval)
         await ada.until(lambda number=number: len(ada.of("mcp/response:")) == number)
     assert len(table.gated.upstream.started) == 2
@@ -381,7 +390,7 @@ async def test_executed_call_can_be_proposed_again(tmp_path: Path) -> None:
     table.close()
 
 
-HELD_BELOW = {
+CHILD_APPROVAL = {
     "content": [{"type": "text", "text": "wait"}],
     "isError": True,
     "structuredContent": {
@@ -393,13 +402,13 @@ HELD_BELOW = {
 }
 
 
-async def stopped_below(table: Table, ada: Guest) -> str:
+async def approve_and_stop_at_child(table: NodeTopic, ada: ScriptedParticipant) -> str:
     """A proposal that a human let through here, and that waits at a gate below now."""
-    proposal, approval = await waiting(table, ada)
+    proposal, approval = await propose_write(table, ada)
     confirming = asyncio.ensure_future(
         table.gated.approvals.confirm(approval.id, table.gated.proof(approval))
     )
-    (await table.gated.reached()).answer(**HELD_BELOW)
+    (await table.gated.reached()).answer(**CHILD_APPROVAL)
     await confirming
     assert f"now waits for approval at a node below: approval {'B' * 20}" in await ada.chat(
         proposal, 2
@@ -408,14 +417,14 @@ async def stopped_below(table: Table, ada: Guest) -> str:
     return proposal
 
 
-def below() -> Offering:
+def child_offering() -> Offering:
     return offer("s", [definition("write_file")], registered="aggregator")
 
 
 async def test_approval_of_child_node_completes_fulfilment(tmp_path: Path) -> None:
-    table = Table(tmp_path, below())
+    table = NodeTopic(tmp_path, child_offering())
     ada = table.let_in("ada", PROPOSES)
-    await stopped_below(table, ada)
+    await approve_and_stop_at_child(table, ada)
     raw = json.dumps(WIPED).encode()
     outcome = ProofOutcome(raw, Era.SESSION, summarize_result(Raw(raw)), upstream="s")
     await table.gated.approvals.gate.child_calls.on_child_outcome("B" * 20, outcome)
@@ -427,9 +436,9 @@ async def test_approval_of_child_node_completes_fulfilment(tmp_path: Path) -> No
 
 
 async def test_second_approval_of_child_node_is_no_outcome(tmp_path: Path) -> None:
-    table = Table(tmp_path, below())
+    table = NodeTopic(tmp_path, child_offering())
     ada = table.let_in("ada", PROPOSES)
-    await stopped_below(table, ada)
+    await approve_and_stop_at_child(table, ada)
     # Its caller asks again, and by then it was let through there.
     again = ada.propose("s.write_file", FILE)
     (await table.gated.reached(2)).answer(**WIPED)

@@ -31,16 +31,16 @@ from interlock.topics.recorder import (
 from interlock.topics.wire.envelope import EnvelopeHeader
 from tests.support.line_count import count_lines_run
 from tests.support.pipeline import MemoryJournal
-from tests.topics.node.node_topic import TOPIC, Table
+from tests.topics.node.node_topic import TOPIC, NodeTopic
 
 SECRET = "sk-ant-api03-" + "a1B2" * 12
 
 
-class Recorded:
+class RecordedTopic:
     """A room with the recorder in it."""
 
     def __init__(self, folder: Path, *, whole: bool) -> None:
-        self.table = Table(folder, settings=TopicConfig(access="private", record="heads"))
+        self.table = NodeTopic(folder, settings=TopicConfig(access="private", record="heads"))
         self.journal = MemoryJournal()
         self.seat = add_recorder(
             self.table.gateway, self.table.room, self.journal, lambda: 17, with_payloads=whole
@@ -52,7 +52,7 @@ class Recorded:
 
 
 async def test_records_heads_without_text(tmp_path: Path) -> None:
-    recorded = Recorded(tmp_path, whole=False)
+    recorded = RecordedTopic(tmp_path, whole=False)
     ada = recorded.table.let_in("ada")
     recorded.table.let_in("bob")
     ada.say("chat", {"text": "unheard"}, ("bob", "eve"), id="a-1", correlation_id="c-1")
@@ -73,7 +73,7 @@ async def test_records_heads_without_text(tmp_path: Path) -> None:
 
 
 async def test_records_joins_and_leaves(tmp_path: Path) -> None:
-    recorded = Recorded(tmp_path, whole=False)
+    recorded = RecordedTopic(tmp_path, whole=False)
     ada = recorded.table.let_in("ada")
     await recorded.table.quiet()
     recorded.table.gateway.leave(ada.member)
@@ -84,7 +84,7 @@ async def test_records_joins_and_leaves(tmp_path: Path) -> None:
 
 
 async def test_records_payload_without_secrets(tmp_path: Path) -> None:
-    recorded = Recorded(tmp_path, whole=True)
+    recorded = RecordedTopic(tmp_path, whole=True)
     ada = recorded.table.let_in("ada")
     ada.say("chat", {"text": f"use {SECRET}", "password": "hunter2hunter2"})
     ada.say("chat", {"text": "a\nfake line"})
@@ -107,7 +107,7 @@ async def test_records_payload_without_secrets(tmp_path: Path) -> None:
     ],
 )
 async def test_limits_length_of_entry(payload: bytes, tmp_path: Path) -> None:
-    recorded = Recorded(tmp_path, whole=True)
+    recorded = RecordedTopic(tmp_path, whole=True)
     ada = recorded.table.let_in("ada")
     ada.say("chat", payload)
     [row] = await recorded.rows()
@@ -119,7 +119,7 @@ async def test_limits_length_of_entry(payload: bytes, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("whole", [False, True])
 async def test_masks_secrets_in_heads(whole: bool, tmp_path: Path) -> None:
-    recorded = Recorded(tmp_path, whole=whole)
+    recorded = RecordedTopic(tmp_path, whole=whole)
     ada = recorded.table.let_in("ada", ("*",))
     message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": SECRET}}
     kind = f"mcp/request:tools/call:{SECRET}"
@@ -132,7 +132,7 @@ async def test_masks_secrets_in_heads(whole: bool, tmp_path: Path) -> None:
 
 
 async def test_masks_passwords(tmp_path: Path) -> None:
-    recorded = Recorded(tmp_path, whole=True)
+    recorded = RecordedTopic(tmp_path, whole=True)
     ada = recorded.table.let_in("ada")
     ada.say("chat", {"text": "log in with password=hunter2hunter2, then deploy"})
     [row] = await recorded.rows()
@@ -143,7 +143,7 @@ async def test_masks_passwords(tmp_path: Path) -> None:
 
 
 async def test_masks_bearer_tokens(tmp_path: Path) -> None:
-    recorded = Recorded(tmp_path, whole=True)
+    recorded = RecordedTopic(tmp_path, whole=True)
     ada = recorded.table.let_in("ada")
     ada.say("chat", {"text": "try -H 'authorization: bearer  token-of-bob' and\tBearer x.y"})
     [row] = await recorded.rows()
@@ -168,7 +168,7 @@ async def test_masks_bearer_tokens(tmp_path: Path) -> None:
     ],
 )
 async def test_padding_does_not_hide_message(payload: bytes, tmp_path: Path) -> None:
-    recorded = Recorded(tmp_path, whole=True)
+    recorded = RecordedTopic(tmp_path, whole=True)
     ada = recorded.table.let_in("ada")
     ada.say("chat", payload)
     [row] = await recorded.rows()
@@ -184,7 +184,7 @@ def test_invalid_timestamp_does_not_prevent_entry(
     """The gateway passes it on, so it is written down."""
 
     async def run() -> None:
-        recorded = Recorded(tmp_path, whole=True)
+        recorded = RecordedTopic(tmp_path, whole=True)
         ada = recorded.table.let_in("ada")
         ada.say("chat", {"text": "the plan"}, ts="yesterday")
         [row] = await recorded.rows()
@@ -228,10 +228,8 @@ def test_reads_only_recorded_part(one: str) -> None:
 @pytest.mark.parametrize(
     "cut", [MAX_STRING_CHARACTERS, 2 * MAX_STRING_CHARACTERS, MAX_RECORDED_CHARACTERS]
 )
-async def test_masks_secret_at_end_of_excerpt(
-    cut: int, tmp_path: Path
-) -> None:
-    recorded = Recorded(tmp_path, whole=True)
+async def test_masks_secret_at_end_of_excerpt(cut: int, tmp_path: Path) -> None:
+    recorded = RecordedTopic(tmp_path, whole=True)
     ada = recorded.table.let_in("ada")
     for before in range(cut - 80, cut + 10, 5):
         ada.say("chat", {"text": "x " * (before // 2) + SECRET + " y" * 50_000})
@@ -242,7 +240,7 @@ async def test_masks_secret_at_end_of_excerpt(
 
 
 async def test_escapes_names_in_entry(tmp_path: Path) -> None:
-    recorded = Recorded(tmp_path, whole=False)
+    recorded = RecordedTopic(tmp_path, whole=False)
     ada = recorded.table.let_in("ada")
     ada.say("chat", {"text": ""}, ("x correlation=y",), id="1 to=bob")
     [row] = await recorded.rows()
@@ -255,7 +253,7 @@ async def test_escapes_names_in_entry(tmp_path: Path) -> None:
 
 
 async def test_recorder_is_visible_and_cannot_send(tmp_path: Path) -> None:
-    recorded = Recorded(tmp_path, whole=False)
+    recorded = RecordedTopic(tmp_path, whole=False)
     ada = recorded.table.let_in("ada")
     await recorded.table.quiet()
     [welcome] = ada.of("system/welcome")
@@ -316,7 +314,7 @@ def test_many_short_strings_cost_little_work(raw: str) -> None:
 # -- how much is written
 
 
-class Talk:
+class RecorderBench:
     """A recorder, a clock that is turned, and somebody who talks."""
 
     def __init__(self, rate: int = 10) -> None:
@@ -350,7 +348,7 @@ class Talk:
 
 
 def test_limits_entries_per_participant() -> None:
-    talk = Talk()
+    talk = RecorderBench()
     talk.say("eve", 10 * BURST_SECONDS + 5_000)
     assert talk.written("eve") == 10 * BURST_SECONDS
     # Others are written down as they were.
@@ -367,7 +365,7 @@ def test_limits_entries_per_participant() -> None:
 
 
 def test_limits_entries_per_room() -> None:
-    talk = Talk()
+    talk = RecorderBench()
     for number in range(50):
         talk.say(f"guest-{number}", 10 * BURST_SECONDS)
     assert len(talk.journal.entries) == 10 * BURST_SECONDS * ROOM_RATE_FACTOR
@@ -381,7 +379,7 @@ def test_limits_entries_per_room() -> None:
 
 def test_limits_remembered_participants(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorder, "_MAX_PARTICIPANTS", 3)
-    talk = Talk(rate=1)
+    talk = RecorderBench(rate=1)
     for number in range(10):
         talk.say(f"guest-{number}", BURST_SECONDS + 1)
     assert len(talk.seat._participant_limits) == len(talk.seat._omitted) == 3

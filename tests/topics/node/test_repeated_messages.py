@@ -16,14 +16,14 @@ from interlock.trust.approvals.record import Approval
 from interlock.trust.policy import PolicyAction
 from interlock.trust.policy.decision import make_decision
 from tests.support.calls import tool_call
-from tests.topics.node.node_topic import PROPOSES, Guest, Table
+from tests.topics.node.node_topic import PROPOSES, NodeTopic, ScriptedParticipant
 from tests.trust.decision_steps import learned_step
 
 FILE = {"path": "a.txt", "text": "hello"}
 SEEN = {"content": [{"type": "text", "text": "seen"}]}
 
 
-async def proposed(table: Table, guest: Guest) -> tuple[str, Approval]:
+async def propose_write(table: NodeTopic, guest: ScriptedParticipant) -> tuple[str, Approval]:
     proposal = guest.propose("s.write_file", FILE)
     await guest.chat(proposal)
     [approval] = table.gated.approvals.pending()
@@ -34,9 +34,9 @@ async def proposed(table: Table, guest: Guest) -> tuple[str, Approval]:
 async def test_fulfilment_of_pending_proposal_names_approval(
     arguments: Any, tmp_path: Path
 ) -> None:
-    table = Table(tmp_path)
+    table = NodeTopic(tmp_path)
     ada, bob = table.let_in("ada", PROPOSES), table.let_in("bob")
-    proposal, approval = await proposed(table, ada)
+    proposal, approval = await propose_write(table, ada)
     fulfilment = bob.call("s.write_file", arguments, correlation_id=proposal)
     error = (await bob.answered(fulfilment))["error"]
     assert error["code"] == CONFIRMATION_REQUIRED.code
@@ -54,7 +54,7 @@ async def test_fulfilment_of_pending_proposal_names_approval(
 
 
 async def test_fulfilment_directly_after_proposal_needs_approval(tmp_path: Path) -> None:
-    table = Table(tmp_path)
+    table = NodeTopic(tmp_path)
     ada, bob = table.let_in("ada", PROPOSES), table.let_in("bob")
     proposal = ada.propose("s.write_file", FILE)
     fulfilment = bob.call("s.write_file", FILE, correlation_id=proposal)
@@ -65,10 +65,10 @@ async def test_fulfilment_directly_after_proposal_needs_approval(tmp_path: Path)
 
 
 async def test_proposal_pending_before_restart_runs_once(tmp_path: Path) -> None:
-    before = Table(tmp_path)
-    proposal, approval = await proposed(before, before.let_in("ada", PROPOSES))
+    before = NodeTopic(tmp_path)
+    proposal, approval = await propose_write(before, before.let_in("ada", PROPOSES))
     before.close()
-    table = Table(tmp_path, keys=before.gated.keys)
+    table = NodeTopic(tmp_path, keys=before.gated.keys)
     bob = table.let_in("bob")
     answer = await bob.answered(bob.call("s.write_file", FILE, correlation_id=proposal))
     assert answer["error"]["data"]["confirmation_id"] == approval.id
@@ -79,9 +79,9 @@ async def test_proposal_pending_before_restart_runs_once(tmp_path: Path) -> None
 async def test_broadcast_fulfilment_does_not_run_call_twice(
     tmp_path: Path,
 ) -> None:
-    table = Table(tmp_path)
+    table = NodeTopic(tmp_path)
     ada, bob = table.let_in("ada", PROPOSES), table.let_in("bob")
-    proposal, approval = await proposed(table, ada)
+    proposal, approval = await propose_write(table, ada)
     to_all = bob.call("s.write_file", FILE, to=(), correlation_id=proposal)
     await bob.answered(bob.request("ping"))
     assert table.gated.upstream.started == []
@@ -96,13 +96,13 @@ async def test_broadcast_fulfilment_does_not_run_call_twice(
 
 
 async def test_proposal_executed_before_restart_does_not_run_again(tmp_path: Path) -> None:
-    before = Table(tmp_path)
+    before = NodeTopic(tmp_path)
     ada = before.let_in("ada", PROPOSES)
-    proposal, approval = await proposed(before, ada)
+    proposal, approval = await propose_write(before, ada)
     await before.gated.confirm(approval)
     await ada.until(lambda: bool(ada.of("mcp/response:tools/call")))
     before.close()
-    table = Table(tmp_path, keys=before.gated.keys)
+    table = NodeTopic(tmp_path, keys=before.gated.keys)
     bob = table.let_in("bob")
     answer = await bob.answered(bob.call("s.write_file", FILE, correlation_id=proposal))
     assert answer["error"]["code"] == ALREADY_DECIDED.code
@@ -111,10 +111,10 @@ async def test_proposal_executed_before_restart_does_not_run_again(tmp_path: Pat
 
 
 async def test_id_of_pending_proposal_stays_used_after_restart(tmp_path: Path) -> None:
-    before = Table(tmp_path)
-    proposal, approval = await proposed(before, before.let_in("ada", PROPOSES))
+    before = NodeTopic(tmp_path)
+    proposal, approval = await propose_write(before, before.let_in("ada", PROPOSES))
     before.close()
-    table = Table(tmp_path, keys=before.gated.keys)
+    table = NodeTopic(tmp_path, keys=before.gated.keys)
     eve = table.let_in("eve", PROPOSES)
     eve.propose("s.write_file", {"path": "another"}, id=proposal)
     await eve.until(lambda: bool(eve.of("chat")))
@@ -124,7 +124,7 @@ async def test_id_of_pending_proposal_stays_used_after_restart(tmp_path: Path) -
 
 
 async def test_topic_does_not_take_result_of_other_call(tmp_path: Path) -> None:
-    table = Table(tmp_path, default="deny", rules=[RuleConfig("ask", then="confirm")])
+    table = NodeTopic(tmp_path, default="deny", rules=[RuleConfig("ask", then="confirm")])
     ada = table.let_in("ada", PROPOSES)
     elsewhere = tool_call("s.write_file", FILE, credentials=ada.member.credentials)
     approval = await table.gated.hold(elsewhere)
@@ -146,9 +146,9 @@ async def test_topic_does_not_take_result_of_other_call(tmp_path: Path) -> None:
 
 
 async def test_rejection_reaches_original_caller(tmp_path: Path) -> None:
-    table = Table(tmp_path, default="deny", rules=[RuleConfig("ask", then="confirm")])
+    table = NodeTopic(tmp_path, default="deny", rules=[RuleConfig("ask", then="confirm")])
     ada = table.let_in("ada", PROPOSES)
-    proposal, approval = await proposed(table, ada)
+    proposal, approval = await propose_write(table, ada)
 
     def elsewhere() -> Call:
         return tool_call("s.write_file", FILE, credentials=ada.member.credentials)
@@ -163,7 +163,7 @@ async def test_rejection_reaches_original_caller(tmp_path: Path) -> None:
 
 
 async def test_call_allowed_by_rule_runs_once(tmp_path: Path) -> None:
-    table = Table(tmp_path)
+    table = NodeTopic(tmp_path)
     allow = make_decision(PolicyAction.ALLOW, "learned", "")
     table.gated.authorizer.install(learned_step(lambda *_: allow))
     ada, bob = table.let_in("ada", PROPOSES), table.let_in("bob")
@@ -178,10 +178,10 @@ async def test_call_allowed_by_rule_runs_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("refused", [True, False])
 async def test_unexecuted_proposal_can_be_fulfilled(refused: bool, tmp_path: Path) -> None:
-    table = Table(tmp_path)
+    table = NodeTopic(tmp_path)
     ada, bob = table.let_in("ada", PROPOSES), table.let_in("bob")
     if refused:
-        proposal, approval = await proposed(table, ada)
+        proposal, approval = await propose_write(table, ada)
         await table.gated.approvals.reject(approval.id, local=True, reason="no")
         await ada.chat(proposal, 2)
     else:
@@ -193,11 +193,11 @@ async def test_unexecuted_proposal_can_be_fulfilled(refused: bool, tmp_path: Pat
 
 
 async def test_pending_request_id_stays_used(tmp_path: Path) -> None:
-    table = Table(tmp_path)
+    table = NodeTopic(tmp_path)
     ada, bob, eve = table.let_in("ada"), table.let_in("bob", PROPOSES), table.let_in("eve")
     asked = ada.call("s.look", id="the-one", rpc="first")
     exchange = await table.gated.reached()
-    proposal, _ = await proposed(table, bob)
+    proposal, _ = await propose_write(table, bob)
     for number in range(MAX_STORED_IDS):
         eve.say("chat", {"text": str(number)})
         if not number % 500:
@@ -220,10 +220,8 @@ ODD = ("mcp/*:tools/call", "chat")
 
 
 @pytest.mark.parametrize("what", ["request", "proposal"])
-async def test_forbidden_context_cannot_be_omitted(
-    what: str, tmp_path: Path
-) -> None:
-    table = Table(tmp_path)
+async def test_forbidden_context_cannot_be_omitted(what: str, tmp_path: Path) -> None:
+    table = NodeTopic(tmp_path)
     eve = table.let_in("eve", ODD)
     if what == "request":
         said = await eve.answered(eve.call("s.look", kind="mcp/request:tools/call"))

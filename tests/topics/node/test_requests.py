@@ -16,14 +16,14 @@ from interlock.core.pipeline.authentication import Authenticator, KnownToken, Pe
 from interlock.errors import METHOD_NOT_FOUND, PAYLOAD_TOO_LARGE, TOO_BUSY, UNAUTHENTICATED
 from interlock.protocol.mcpx_terms import MAX_ENVELOPE_BYTES
 from interlock.topics.requests import MAX_PENDING_REQUESTS
-from tests.topics.node.node_topic import NODE_ID, TOPIC, Table
+from tests.topics.node.node_topic import NODE_ID, TOPIC, NodeTopic
 
 SEEN = {"content": [{"type": "text", "text": "seen"}]}
 
 
 @pytest.mark.spec("MX-3-9", "MX-3.1.2-1")
 async def test_call_uses_identity_of_sender(tmp_path: Path) -> None:
-    table = Table(tmp_path)
+    table = NodeTopic(tmp_path)
     ada, bob = table.let_in("ada"), table.let_in("bob")
     asked = ada.call("s.look", {"where": "there"}, rpc="a")
     exchange = await table.gated.reached()
@@ -44,7 +44,7 @@ async def test_call_uses_identity_of_sender(tmp_path: Path) -> None:
 
 
 async def test_rejects_unknown_caller(tmp_path: Path) -> None:
-    table = Table(tmp_path)
+    table = NodeTopic(tmp_path)
     ada = table.let_in("ada")
     table.gated.pipeline.admission.authenticate = Authenticator({"another": Caller("bob")})
     payload = await ada.answered(ada.call("s.look"))
@@ -60,7 +60,7 @@ async def test_rejects_unknown_caller(tmp_path: Path) -> None:
 
 
 async def test_guest_cannot_call(tmp_path: Path) -> None:
-    table = Table(tmp_path)
+    table = NodeTopic(tmp_path)
     guest = table.let_in("guest-abcd", bearer=None)
     for asked in (guest.call("s.look", rpc=1), guest.request("tools/list", rpc=2)):
         assert (await guest.answered(asked))["error"]["code"] == UNAUTHENTICATED.code
@@ -74,7 +74,7 @@ async def test_guest_cannot_call(tmp_path: Path) -> None:
 
 
 async def test_node_members_cannot_call(tmp_path: Path) -> None:
-    table = Table(tmp_path)
+    table = NodeTopic(tmp_path)
     inside, ada = table.let_in("recorder", name="ada", inside=True), table.let_in("ada")
     said = [
         inside.call("s.look"),
@@ -92,7 +92,7 @@ async def test_node_members_cannot_call(tmp_path: Path) -> None:
 
 
 async def test_node_describes_itself(tmp_path: Path) -> None:
-    table = Table(tmp_path)
+    table = NodeTopic(tmp_path)
     ada = table.let_in("ada")
     params = {
         "protocolVersion": "2025-11-25",
@@ -110,7 +110,7 @@ async def test_node_describes_itself(tmp_path: Path) -> None:
 
 
 async def test_initialize_waits_for_authentication(tmp_path: Path) -> None:
-    table = Table(tmp_path)
+    table = NodeTopic(tmp_path)
     ada = table.let_in("ada")
     known = Authenticator({"token-of-ada": Caller("ada")})
 
@@ -141,7 +141,7 @@ async def test_initialize_waits_for_authentication(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 async def test_rejects_other_methods(method: str, tmp_path: Path) -> None:
-    table = Table(tmp_path)
+    table = NodeTopic(tmp_path)
     ada = table.let_in("ada")
     params = {"uri": "file:///notes.txt"} if method == "resources/subscribe" else None
     payload = await ada.answered(ada.request(method, params))
@@ -152,7 +152,7 @@ async def test_rejects_other_methods(method: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("member", ["inputResponses", "requestState", "task", "other"])
 async def test_rejects_extra_params_members(member: str, tmp_path: Path) -> None:
-    table = Table(tmp_path)
+    table = NodeTopic(tmp_path)
     ada = table.let_in("ada")
     params = {"name": "s.look", "arguments": {}, member: {}}
     payload = await ada.answered(ada.request("tools/call", params))
@@ -162,7 +162,7 @@ async def test_rejects_extra_params_members(member: str, tmp_path: Path) -> None
 
 
 async def test_responds_to_broadcast_only_if_supported(tmp_path: Path) -> None:
-    table = Table(tmp_path)
+    table = NodeTopic(tmp_path)
     ada = table.let_in("ada")
     others = [
         ada.call("their_tool", to=(), rpc=1),
@@ -184,7 +184,7 @@ async def test_responds_to_broadcast_only_if_supported(tmp_path: Path) -> None:
     table.close()
 
 
-def lies() -> list[tuple[str, Any]]:
+def false_kinds() -> list[tuple[str, Any]]:
     """Kinds, and payloads that say something else."""
     write = {"name": "s.write_file", "arguments": {}}
     rpc = {"jsonrpc": "2.0", "id": 1, "method": "tools/call"}
@@ -208,11 +208,9 @@ def lies() -> list[tuple[str, Any]]:
 
 
 @pytest.mark.spec("MX-4.3-2", "MX-4.3-5", "MX-7-1")
-@pytest.mark.parametrize(("kind", "payload"), lies())
-async def test_rejects_false_kind(
-    kind: str, payload: Any, tmp_path: Path
-) -> None:
-    table = Table(tmp_path)
+@pytest.mark.parametrize(("kind", "payload"), false_kinds())
+async def test_rejects_false_kind(kind: str, payload: Any, tmp_path: Path) -> None:
+    table = NodeTopic(tmp_path)
     ada = table.let_in("ada")
     asked = ada.say(kind, payload)
     said = await ada.answered(asked)
@@ -228,7 +226,7 @@ async def test_rejects_false_kind(
 
 
 async def test_accepts_kind_without_context(tmp_path: Path) -> None:
-    table = Table(tmp_path)
+    table = NodeTopic(tmp_path)
     ada = table.let_in("ada")
     asked = ada.call("s.look", kind="mcp/request:tools/call")
     (await table.gated.reached()).answer(**SEEN)
@@ -237,7 +235,7 @@ async def test_accepts_kind_without_context(tmp_path: Path) -> None:
 
 
 async def test_rejects_reused_id(tmp_path: Path) -> None:
-    table = Table(tmp_path)
+    table = NodeTopic(tmp_path)
     ada, eve = table.let_in("ada"), table.let_in("eve")
     asked = ada.request("ping", id="the-one")
     answer = await ada.answer(asked)
@@ -256,7 +254,7 @@ async def test_rejects_reused_id(tmp_path: Path) -> None:
 
 
 async def test_only_sender_can_cancel(tmp_path: Path) -> None:
-    table = Table(tmp_path)
+    table = NodeTopic(tmp_path)
     ada, eve = table.let_in("ada"), table.let_in("eve")
     asked = ada.call("s.look", rpc=7)
     exchange = await table.gated.reached()
@@ -274,7 +272,7 @@ async def test_only_sender_can_cancel(tmp_path: Path) -> None:
 
 
 async def test_disconnect_cancels_requests(tmp_path: Path) -> None:
-    table = Table(tmp_path)
+    table = NodeTopic(tmp_path)
     ada, bob = table.let_in("ada"), table.let_in("bob")
     ada.call("s.look")
     of_ada = await table.gated.reached(1)
@@ -292,7 +290,7 @@ async def test_disconnect_cancels_requests(tmp_path: Path) -> None:
 
 
 async def test_new_connection_receives_response(tmp_path: Path) -> None:
-    table = Table(tmp_path)
+    table = NodeTopic(tmp_path)
     older = table.let_in("ada")
     asked = older.call("s.look")
     exchange = await table.gated.reached()
@@ -308,7 +306,7 @@ async def test_new_connection_receives_response(tmp_path: Path) -> None:
 
 
 async def test_limits_requests_per_participant(tmp_path: Path) -> None:
-    table = Table(tmp_path)
+    table = NodeTopic(tmp_path)
     ada, bob = table.let_in("ada"), table.let_in("bob")
     table.gated.pipeline.admission.concurrent_calls = 1_000
     for number in range(MAX_PENDING_REQUESTS):
@@ -322,7 +320,7 @@ async def test_limits_requests_per_participant(tmp_path: Path) -> None:
 
 
 async def test_progress_reaches_requester(tmp_path: Path) -> None:
-    table = Table(tmp_path)
+    table = NodeTopic(tmp_path)
     ada = table.let_in("ada")
     params = {"name": "s.look", "arguments": {}, "_meta": {"progressToken": "p"}}
     asked = ada.request("tools/call", params)
@@ -338,7 +336,7 @@ async def test_progress_reaches_requester(tmp_path: Path) -> None:
 
 
 async def test_too_long_response_becomes_error(tmp_path: Path) -> None:
-    table = Table(tmp_path)
+    table = NodeTopic(tmp_path)
     ada = table.let_in("ada")
     asked = ada.call("s.look")
     text = "x" * MAX_ENVELOPE_BYTES
@@ -350,7 +348,7 @@ async def test_too_long_response_becomes_error(tmp_path: Path) -> None:
 
 
 async def test_pending_request_can_be_collected_after_approval(tmp_path: Path) -> None:
-    table = Table(tmp_path, rules=[RuleConfig("look first", "confirm", tools=["s.write_file"])])
+    table = NodeTopic(tmp_path, rules=[RuleConfig("look first", "confirm", tools=["s.write_file"])])
     ada = table.let_in("ada")
     held = (await ada.answered(ada.call("s.write_file", {"path": "a"})))["result"]
     assert held["structuredContent"]["status"] == "confirmation_required"
@@ -375,7 +373,7 @@ async def test_pending_request_can_be_collected_after_approval(tmp_path: Path) -
 async def test_keeps_ids_arguments_and_results(
     rpc: int | str, arguments: dict[str, Any], text: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    table = Table(tmp_path_factory.mktemp("table"))
+    table = NodeTopic(tmp_path_factory.mktemp("table"))
     ada = table.let_in("ada")
     asked = ada.call("s.look", arguments, rpc=rpc)
     exchange = await table.gated.reached()

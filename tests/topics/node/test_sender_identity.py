@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.topics.node.node_topic import Table
+from tests.topics.node.node_topic import NodeTopic
 
 
 async def test_call_uses_identity_at_time_of_message(tmp_path: Path) -> None:
-    table = Table(tmp_path)
+    table = NodeTopic(tmp_path)
     boss = table.let_in("boss", name="eve")
     await table.quiet()
     # All in one turn: eve asks and leaves, and ada comes in under the same id.
@@ -23,7 +23,7 @@ async def test_call_uses_identity_at_time_of_message(tmp_path: Path) -> None:
 
 
 async def test_proposal_uses_identity_at_time_of_message(tmp_path: Path) -> None:
-    table = Table(tmp_path)
+    table = NodeTopic(tmp_path)
     boss = table.let_in("boss", name="eve")
     await table.quiet()
     proposal = boss.propose("s.write_file")
@@ -39,7 +39,7 @@ async def test_proposal_uses_identity_at_time_of_message(tmp_path: Path) -> None
 async def test_ignores_messages_of_removed_participant(name: str, tmp_path: Path) -> None:
     """Also where the room could not send it before it was gone."""
 
-    table = Table(tmp_path)
+    table = NodeTopic(tmp_path)
     boss = table.let_in("boss", name="eve")
     await table.quiet()
     boss.call("s.look")

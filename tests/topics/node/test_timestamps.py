@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from interlock.topics.wire.envelope import is_timestamp
-from tests.topics.node.node_topic import FULL, NODE_ID, STAMP, Table
+from tests.topics.node.node_topic import FULL, NODE_ID, STAMP, NodeTopic
 
 SEEN = {"content": [{"type": "text", "text": "seen"}]}
 
 
 @pytest.mark.spec("MX-3-16")
 async def test_node_messages_have_timestamp(tmp_path: Path) -> None:
-    table = Table(tmp_path)
+    table = NodeTopic(tmp_path)
     ada = table.let_in("ada", FULL)
     await ada.answered(ada.request("ping"))
     looking = ada.call("s.look")

@@ -75,15 +75,15 @@ EXAMPLES = [
 ]  # fmt: skip
 
 
-def written(value: Any, **how: Any) -> bytes:
+def encode_document(value: Any, **how: Any) -> bytes:
     return json.dumps(value, **how).encode()
 
 
-def compact(value: Any) -> bytes:
-    return written(value, separators=(",", ":"), ensure_ascii=False)
+def encode_compact(value: Any) -> bytes:
+    return encode_document(value, separators=(",", ":"), ensure_ascii=False)
 
 
-def refusal(text: bytes) -> EnvelopeError:
+def get_error(text: bytes) -> EnvelopeError:
     with pytest.raises(EnvelopeError) as caught:
         read_head(text)
     return caught.value
@@ -104,7 +104,11 @@ def test_reads_every_draft_example(sample: dict[str, Any]) -> None:
         sample["id"], sample["kind"], sample["from"], tuple(sample.get("to", ())),
         sample.get("correlation_id"),
     )  # fmt: skip
-    for text_ in (compact(sample), written(sample), written(sample, indent=2)):
+    for text_ in (
+        encode_compact(sample),
+        encode_document(sample),
+        encode_document(sample, indent=2),
+    ):
         assert read_head(text_) == expected
         read = read_envelope(text_)
         assert (read.head, json.loads(bytes(read.payload))) == (expected, sample["payload"])
@@ -115,7 +119,7 @@ def test_reads_every_draft_example(sample: dict[str, Any]) -> None:
 @pytest.mark.spec("MX-3-14")
 @pytest.mark.parametrize("sample", EXAMPLES, ids=lambda one: one["id"])
 def test_writes_what_it_reads(sample: dict[str, Any]) -> None:
-    read = read_envelope(written(sample))
+    read = read_envelope(encode_document(sample))
     again = write_envelope(
         id=read.head.id, sender=read.head.sender, kind=read.head.kind, payload=read.payload,
         to=read.head.to, correlation_id=read.head.correlation_id, ts=read.ts,
@@ -126,20 +130,20 @@ def test_writes_what_it_reads(sample: dict[str, Any]) -> None:
 @pytest.mark.spec("MX-3-6")
 def test_reads_empty_recipients_as_broadcast() -> None:
     without = {name: value for name, value in SAMPLE.items() if name != "to"}
-    assert read_head(compact(without)).to == ()
+    assert read_head(encode_compact(without)).to == ()
     nobodies: list[list[str] | None] = [[], None]
     for nobody in nobodies:
-        assert read_head(compact({**SAMPLE, "to": nobody})).to == ()
-    assert refusal(compact({**SAMPLE, "to": "x"})).failure is INVALID_REQUEST
+        assert read_head(encode_compact({**SAMPLE, "to": nobody})).to == ()
+    assert get_error(encode_compact({**SAMPLE, "to": "x"})).failure is INVALID_REQUEST
 
 
 def test_reads_null_correlation_as_missing() -> None:
-    assert read_head(compact({**SAMPLE, "correlation_id": None})).correlation_id is None
+    assert read_head(encode_compact({**SAMPLE, "correlation_id": None})).correlation_id is None
 
 
 def test_ignores_unknown_members() -> None:
-    head = read_head(compact({"priority": 7, **SAMPLE, "x": [{"kind": "y"}]}))
-    assert head == read_head(compact(SAMPLE))
+    head = read_head(encode_compact({"priority": 7, **SAMPLE, "x": [{"kind": "y"}]}))
+    assert head == read_head(encode_compact(SAMPLE))
 
 
 # --- what is refused ---
@@ -152,18 +156,18 @@ def test_ignores_unknown_members() -> None:
         (b"", PARSE_ERROR),
         (b"nonsense", PARSE_ERROR),
         (b'{"protocol":', PARSE_ERROR),
-        (compact(SAMPLE) + b"x", PARSE_ERROR),
-        (compact(SAMPLE) * 2, PARSE_ERROR),
-        (compact(SAMPLE).replace(b"robot", b"\xff\xfe"), PARSE_ERROR),
-        (compact({**SAMPLE, "payload": {"x": "y"}}).replace(b'"y"', b'"\xff"'), PARSE_ERROR),
-        (compact([SAMPLE]), INVALID_REQUEST),
+        (encode_compact(SAMPLE) + b"x", PARSE_ERROR),
+        (encode_compact(SAMPLE) * 2, PARSE_ERROR),
+        (encode_compact(SAMPLE).replace(b"robot", b"\xff\xfe"), PARSE_ERROR),
+        (encode_compact({**SAMPLE, "payload": {"x": "y"}}).replace(b'"y"', b'"\xff"'), PARSE_ERROR),
+        (encode_compact([SAMPLE]), INVALID_REQUEST),
         (b'"text"', INVALID_REQUEST),
         (b"null", INVALID_REQUEST),
         (b"{}", INVALID_REQUEST),
     ],
 )
 def test_rejects_invalid_envelopes(text: bytes, failure: Failure) -> None:
-    error = refusal(text)
+    error = get_error(text)
     assert (error.failure, error.failure.mcpx) == (failure, "malformed_envelope")
     assert error.id == ""
 
@@ -173,7 +177,7 @@ def test_rejects_invalid_envelopes(text: bytes, failure: Failure) -> None:
     [pytest.param("protocol", marks=pytest.mark.spec("MX-3-2")), "id", "from", "kind", "payload"],
 )
 def test_rejects_missing_members(name: str) -> None:
-    error = refusal(compact({key: value for key, value in SAMPLE.items() if key != name}))
+    error = get_error(encode_compact({key: value for key, value in SAMPLE.items() if key != name}))
     assert error.failure is INVALID_REQUEST
     assert f"`{name}`" in error.message
     assert error.id == ("" if name == "id" else SAMPLE["id"])
@@ -191,8 +195,11 @@ def test_rejects_missing_members(name: str) -> None:
     ],
 )  # fmt: skip
 def test_rejects_wrong_types(name: str, value: Any) -> None:
-    for text_ in (compact({**SAMPLE, name: value}), written({**SAMPLE, name: value})):
-        error = refusal(text_)
+    for text_ in (
+        encode_compact({**SAMPLE, name: value}),
+        encode_document({**SAMPLE, name: value}),
+    ):
+        error = get_error(text_)
         assert error.failure is INVALID_REQUEST
         assert f"`{name}`" in error.message
         assert error.id == (SAMPLE["id"] if name != "id" else "")
@@ -205,10 +212,10 @@ def test_rejects_wrong_types(name: str, value: Any) -> None:
 )
 def test_rejects_other_protocol_version(version: str) -> None:
     for text_ in (
-        compact({**SAMPLE, "protocol": version}),
-        written({**SAMPLE, "protocol": version}),
+        encode_compact({**SAMPLE, "protocol": version}),
+        encode_document({**SAMPLE, "protocol": version}),
     ):
-        error = refusal(text_)
+        error = get_error(text_)
         assert error.failure is PROTOCOL_MISMATCH
         assert PROTOCOL in error.message
         assert error.id == SAMPLE["id"]
@@ -224,7 +231,7 @@ def test_rejects_duplicate_members(name: str, separators: tuple[str, str]) -> No
         for value in values:
             again = f"{spelled}{separators[1]}{json.dumps(value, separators=separators)}"
             for doubled in (f"{whole[:-1]},{again}}}", f"{{{again},{whole[1:]}"):
-                refused = refusal(doubled.encode())
+                refused = get_error(doubled.encode())
                 assert refused.failure is INVALID_REQUEST
                 # Which of two ids is meant, nobody can say.
                 assert refused.id == ("" if name == "id" else SAMPLE["id"])
@@ -235,33 +242,33 @@ def test_rejects_duplicate_members(name: str, separators: tuple[str, str]) -> No
     ["Kind", "FROM", "correlationId", "correlation-id", "iD", "\u212aind", "_to ", "Payload"],
 )
 def test_rejects_confusable_member_names(name: str) -> None:
-    beside = compact({**SAMPLE, name: SAMPLE["payload"]})
+    beside = encode_compact({**SAMPLE, name: SAMPLE["payload"]})
     if fold_name(name) in map(fold_name, NAMES):
-        assert name[:20] in refusal(beside).message
+        assert name[:20] in get_error(beside).message
     else:
         read_head(beside)
 
 
 def test_limits_size_depth_and_members() -> None:
-    room = MAX_ENVELOPE_BYTES - len(compact({**SAMPLE, "payload": {"x": ""}}))
-    longest = compact({**SAMPLE, "payload": {"x": "y" * room}})
+    room = MAX_ENVELOPE_BYTES - len(encode_compact({**SAMPLE, "payload": {"x": ""}}))
+    longest = encode_compact({**SAMPLE, "payload": {"x": "y" * room}})
     assert len(longest) == MAX_ENVELOPE_BYTES
     assert read_head(longest).id == SAMPLE["id"]
-    assert str(MAX_ENVELOPE_BYTES) in refusal(longest[:-1] + b" }").message
-    deep = compact(SAMPLE).replace(b"{}", b'{"x":' + b"[" * 200_000 + b"]" * 200_000 + b"}")
-    assert refusal(deep).failure is INVALID_REQUEST
+    assert str(MAX_ENVELOPE_BYTES) in get_error(longest[:-1] + b" }").message
+    deep = encode_compact(SAMPLE).replace(b"{}", b'{"x":' + b"[" * 200_000 + b"]" * 200_000 + b"}")
+    assert get_error(deep).failure is INVALID_REQUEST
     many = {**SAMPLE, **{f"x{number}": number for number in range(100)}}
-    assert "members" in refusal(compact(many)).message
+    assert "members" in get_error(encode_compact(many)).message
 
 
 def test_reads_hostile_envelopes_fast() -> None:
     """A member that nobody knows is looked at, not into."""
     hostile = [
-        compact({**SAMPLE, "x": "\\" * 500_000}),
-        compact({**SAMPLE, "x": ["y"] * 200_000}),
+        encode_compact({**SAMPLE, "x": "\\" * 500_000}),
+        encode_compact({**SAMPLE, "x": ["y"] * 200_000}),
         b"{" + b'"' * 1_000_000,
-        b'{"' + b"\\u0041" * 170_000 + b'":1,' + compact(SAMPLE)[1:],
-        b'{"x":' + b" " * 1_000_000 + b"1," + compact(SAMPLE)[1:],
+        b'{"' + b"\\u0041" * 170_000 + b'":1,' + encode_compact(SAMPLE)[1:],
+        b'{"x":' + b" " * 1_000_000 + b"1," + encode_compact(SAMPLE)[1:],
     ]
     began = time.process_time()
     for text_ in hostile:
@@ -279,7 +286,7 @@ class Pairs(list[tuple[str, Any]]):
     """A JSON object with all of its members."""
 
 
-def reference(text_: bytes) -> EnvelopeHeader | None:
+def read_by_reference(text_: bytes) -> EnvelopeHeader | None:
     """The rules, one by one, with another reader. None: refused."""
     pairs = json.loads(text_, object_pairs_hook=Pairs)
     if not isinstance(pairs, Pairs):
@@ -343,11 +350,11 @@ def envelopes(draw: st.DrawFn) -> bytes:
 
 
 @given(envelopes())
-@example(compact({**SAMPLE, "id": '{","to":["b"]}'}))
+@example(encode_compact({**SAMPLE, "id": '{","to":["b"]}'}))
 def test_fast_reader_matches_reference(text_: bytes) -> None:
-    expected = reference(text_)
+    expected = read_by_reference(text_)
     if expected is None:
-        refusal(text_)
+        get_error(text_)
     else:
         assert read_head(text_) == expected
         # Whoever takes the first of two members reads the same as who takes the last.
@@ -377,7 +384,7 @@ def test_reads_what_it_writes(parts: dict[str, Any], payload: dict[str, Any]) ->
 
 @given(st.binary(max_size=60))
 def test_raises_only_envelope_errors(data: bytes) -> None:
-    for text_ in (data, compact(SAMPLE)[:-1] + data, b'{"payload":{},' + data):
+    for text_ in (data, encode_compact(SAMPLE)[:-1] + data, b'{"payload":{},' + data):
         try:
             read = read_envelope(text_)
         except EnvelopeError:
@@ -399,7 +406,7 @@ def test_writes_only_object_payloads() -> None:
     "stamp", ["yesterday", "", 5, "2025-08-26", "2025-02-30T00:00:00Z", "2025-08-26T14:00:00"]
 )
 def test_invalid_timestamp_is_rejected_by_participants_only(stamp: Any) -> None:
-    text_ = compact({**SAMPLE, "ts": stamp})
+    text_ = encode_compact({**SAMPLE, "ts": stamp})
     assert read_head(text_).id == SAMPLE["id"]
     with pytest.raises(EnvelopeError, match="3339") as caught:
         read_envelope(text_)
@@ -407,7 +414,7 @@ def test_invalid_timestamp_is_rejected_by_participants_only(stamp: Any) -> None:
 
 
 def test_reads_null_timestamp_as_missing() -> None:
-    assert read_envelope(compact({**SAMPLE, "ts": None})).ts == ""
+    assert read_envelope(encode_compact({**SAMPLE, "ts": None})).ts == ""
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ CALL = {
 }
 
 
-def envelope(
+def make_envelope(
     kind: str,
     payload: Any,
     *,
@@ -51,9 +51,9 @@ def envelope(
     return Envelope(EnvelopeHeader("e-1", kind, sender, (), correlation_id), Raw(text))
 
 
-def refused(kind: str, payload: Any, **more: Any) -> str:
+def get_message(kind: str, payload: Any, **more: Any) -> str:
     with pytest.raises(PayloadError) as caught:
-        read_content(envelope(kind, payload, **more))
+        read_content(make_envelope(kind, payload, **more))
     return caught.value.message
 
 
@@ -62,7 +62,7 @@ def refused(kind: str, payload: Any, **more: Any) -> str:
 
 @pytest.mark.spec("MX-3.1.1-1", "MX-4.3-2", "MX-12-1")
 def test_reads_sample_request() -> None:
-    content = read_content(envelope("mcp/request:tools/call:dangerous_operation", CALL))
+    content = read_content(make_envelope("mcp/request:tools/call:dangerous_operation", CALL))
     assert isinstance(content, Request)
     assert (content.method, content.context) == ("tools/call", "dangerous_operation")
     assert bytes(content.id) == b"42"
@@ -70,7 +70,7 @@ def test_reads_sample_request() -> None:
 
 
 def test_accepts_kind_without_context() -> None:
-    content = read_content(envelope("mcp/request:tools/call", CALL))
+    content = read_content(make_envelope("mcp/request:tools/call", CALL))
     assert isinstance(content, Request)
     assert content.context == "dangerous_operation"
 
@@ -79,7 +79,7 @@ def test_accepts_kind_without_context() -> None:
 def test_reads_sample_response() -> None:
     result = {"content": [{"type": "text", "text": "Operation completed"}]}
     content = read_content(
-        envelope(
+        make_envelope(
             "mcp/response:tools/call:dangerous_operation",
             {"jsonrpc": "2.0", "id": 42, "result": result},
             correlation_id="env-call-1",
@@ -95,28 +95,28 @@ def test_reads_sample_response() -> None:
 def test_reads_and_writes_sample_proposal() -> None:
     payload = {"method": CALL["method"], "params": CALL["params"]}
     kind = "mcp/proposal:tools/call:dangerous_operation"
-    content = read_content(envelope(kind, payload))
+    content = read_content(make_envelope(kind, payload))
     assert isinstance(content, ProposalPayload)
     assert content.context == "dangerous_operation"
     written = write_proposal_payload("tools/call", content.params)
     assert json.loads(written) == payload
     assert set(json.loads(written)) == {"method", "params"}
-    assert read_content(envelope(kind, written)) == content
+    assert read_content(make_envelope(kind, written)) == content
 
 
 @pytest.mark.parametrize("extra", ["jsonrpc", "id", "Method", "result", "note"])
 @pytest.mark.spec("MX-3.2-2")
 def test_rejects_extra_members_of_proposal(extra: str) -> None:
     payload = {"method": "tools/list", "params": {}, extra: "2.0"}
-    assert extra in refused("mcp/proposal:tools/list", payload)
+    assert extra in get_message("mcp/proposal:tools/list", payload)
 
 
 @pytest.mark.spec("MX-3.3-1", "MX-3.3-3")
 def test_reads_and_writes_chat() -> None:
-    content = read_content(envelope("chat", {"text": "Hello everyone!"}))
+    content = read_content(make_envelope("chat", {"text": "Hello everyone!"}))
     assert isinstance(content, Chat)
     assert (content.text, content.format) == ("Hello everyone!", "plain")
-    assert read_content(envelope("chat", write_chat_payload("*Hi*", "markdown"))) == Chat(
+    assert read_content(make_envelope("chat", write_chat_payload("*Hi*", "markdown"))) == Chat(
         "*Hi*", "markdown"
     )
     assert json.loads(write_chat_payload("Hi")) == {"text": "Hi", "format": "plain"}
@@ -135,32 +135,36 @@ def test_reads_and_writes_chat() -> None:
     ],
 )
 def test_rejects_invalid_chat(payload: Any) -> None:
-    refused("chat", payload)
+    get_message("chat", payload)
 
 
 def test_reads_gateway_messages() -> None:
     you = {"id": "a", "capabilities": ["chat"]}
-    welcome = envelope("system/welcome", {"you": you, "participants": []}, sender=GATEWAY)
+    welcome = make_envelope("system/welcome", {"you": you, "participants": []}, sender=GATEWAY)
     content = read_content(welcome)
     assert isinstance(content, Welcome)
     assert content.you.capabilities == ("chat",)
     joined = {"event": "join", "participant": you}
-    assert isinstance(read_content(envelope("system/presence", joined, sender=GATEWAY)), Presence)
+    assert isinstance(
+        read_content(make_envelope("system/presence", joined, sender=GATEWAY)), Presence
+    )
     error = {"error": "messages_lost", "message": "You were slow.", "lost": 3}
-    assert read_content(envelope("system/error", error, sender=GATEWAY)) == Problem(
+    assert read_content(make_envelope("system/error", error, sender=GATEWAY)) == Problem(
         "messages_lost", "You were slow.", 3
     )
-    assert isinstance(read_content(envelope("system/later", {}, sender=GATEWAY)), UnknownPayload)
+    assert isinstance(
+        read_content(make_envelope("system/later", {}, sender=GATEWAY)), UnknownPayload
+    )
 
 
 @pytest.mark.parametrize("kind", ["system/welcome", "system/x", "system", "presence"])
 def test_rejects_gateway_kinds_of_participants(kind: str) -> None:
-    assert "Only a gateway" in refused(kind, {"error": "x", "you": {"id": "a"}}, sender="agent")
+    assert "Only a gateway" in get_message(kind, {"error": "x", "you": {"id": "a"}}, sender="agent")
 
 
 def test_unknown_kinds_are_no_mcp_payload() -> None:
-    assert isinstance(read_content(envelope("votes/cast", CALL)), UnknownPayload)
-    assert isinstance(read_content(envelope("mcp/other:tools/call", CALL)), UnknownPayload)
+    assert isinstance(read_content(make_envelope("votes/cast", CALL)), UnknownPayload)
+    assert isinstance(read_content(make_envelope("mcp/other:tools/call", CALL)), UnknownPayload)
 
 
 # -- lies about requests
@@ -172,7 +176,7 @@ def test_unknown_kinds_are_no_mcp_payload() -> None:
 def test_rejects_context_with_common_prefix_or_suffix(family: str, meant: str) -> None:
     call = {**CALL, "params": {"name": meant}}
     message = call if family == "request" else {"method": "tools/call", "params": {"name": meant}}
-    assert meant in refused(f"mcp/{family}:tools/call:read", message)
+    assert meant in get_message(f"mcp/{family}:tools/call:read", message)
 
 
 @pytest.mark.spec("MX-4.3-1")
@@ -182,13 +186,13 @@ def test_rejects_params_that_are_no_object(family: str, params: Any) -> None:
     message: dict[str, Any] = {"method": "ping", "params": params}
     if family == "request":
         message |= {"jsonrpc": "2.0", "id": 1}
-    refused(f"mcp/{family}:ping", message)
+    get_message(f"mcp/{family}:ping", message)
 
 
 @pytest.mark.spec("MX-4.3-2", "MX-4.3-5", "MX-7-1", "MX-8.2-3")
 def test_rejects_context_of_other_tool() -> None:
-    assert "safe_tool" in refused("mcp/request:tools/call:safe_tool", CALL)
-    assert "safe_tool" in refused(
+    assert "safe_tool" in get_message("mcp/request:tools/call:safe_tool", CALL)
+    assert "safe_tool" in get_message(
         "mcp/proposal:tools/call:safe_tool", {"method": "tools/call", "params": CALL["params"]}
     )
 
@@ -197,7 +201,7 @@ def test_rejects_context_of_other_tool() -> None:
 @pytest.mark.parametrize("family", ["request", "proposal"])
 def test_rejects_method_of_other_kind(family: str) -> None:
     message = CALL if family == "request" else {"method": "tools/call", "params": CALL["params"]}
-    assert "tools/list" in refused(f"mcp/{family}:tools/list", message)
+    assert "tools/list" in get_message(f"mcp/{family}:tools/list", message)
 
 
 @pytest.mark.spec("MX-3.1-2")
@@ -213,10 +217,10 @@ def test_rejects_method_of_other_kind(family: str) -> None:
 )
 def test_context_is_member_of_params(method: str, params: dict[str, str]) -> None:
     message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
-    content = read_content(envelope(f"mcp/request:{method}:summary", message))
+    content = read_content(make_envelope(f"mcp/request:{method}:summary", message))
     assert isinstance(content, Request)
     assert content.context == "summary"
-    refused(f"mcp/request:{method}:other", message)
+    get_message(f"mcp/request:{method}:other", message)
 
 
 @pytest.mark.spec("MX-3.1-1")
@@ -224,16 +228,16 @@ def test_uri_context_keeps_colons() -> None:
     kind = "mcp/request:resources/read:file:///a:b"
     assert tuple(read_kind(kind)) == ("mcp/request", "resources/read", "file:///a:b")
     message = {"jsonrpc": "2.0", "id": 1, "method": "resources/read"}
-    content = read_content(envelope(kind, {**message, "params": {"uri": "file:///a:b"}}))
+    content = read_content(make_envelope(kind, {**message, "params": {"uri": "file:///a:b"}}))
     assert isinstance(content, Request)
     assert content.context == "file:///a:b"
-    refused(kind, {**message, "params": {"uri": "file:///a"}})
+    get_message(kind, {**message, "params": {"uri": "file:///a"}})
 
 
 @pytest.mark.spec("MX-3.1-2")
 def test_rejects_context_of_method_without_context() -> None:
     message = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
-    assert "no context" in refused("mcp/request:tools/list:foo", message)
+    assert "no context" in get_message("mcp/request:tools/list:foo", message)
 
 
 KIND = "mcp/request:tools/call:safe"
@@ -272,12 +276,12 @@ HEAD = '{"jsonrpc":"2.0","id":1,'
     ],
 )
 def test_rejects_false_requests(payload: str) -> None:
-    refused(KIND, payload.encode())
+    get_message(KIND, payload.encode())
 
 
 def test_limits_params_members() -> None:
     params = {f"m{number}": 1 for number in range(200)} | {"name": "safe"}
-    assert "100" in refused(KIND, {**CALL, "params": params})
+    assert "100" in get_message(KIND, {**CALL, "params": params})
 
 
 def test_reads_or_rejects_deep_and_long_payloads() -> None:
@@ -285,22 +289,22 @@ def test_reads_or_rejects_deep_and_long_payloads() -> None:
         b"[" * 5000,
         b"]" * 5000,
     )
-    refused("mcp/request:ping", deep)
+    get_message("mcp/request:ping", deep)
     number = b"9" * 5000
     huge = b'{"jsonrpc":"2.0","id":%b,"method":"ping","params":{"a":%b}}' % (number, number)
-    content = read_content(envelope("mcp/request:ping", huge))
+    content = read_content(make_envelope("mcp/request:ping", huge))
     assert isinstance(content, Request)
     assert bytes(content.id) == number
 
 
 def test_rejects_invalid_utf8() -> None:
     payload = b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"a":"\xff"}}'
-    assert "UTF-8" in refused("mcp/request:ping", payload)
+    assert "UTF-8" in get_message("mcp/request:ping", payload)
 
 
 def test_notifications_have_no_id() -> None:
     payload = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}}
-    content = read_content(envelope("mcp/request:notifications/cancelled", payload))
+    content = read_content(make_envelope("mcp/request:notifications/cancelled", payload))
     assert isinstance(content, Notification)
     assert content.method == "notifications/cancelled"
 
@@ -311,7 +315,7 @@ def test_notifications_have_no_id() -> None:
 @pytest.mark.spec("MX-3-9", "MX-7-1")
 def test_response_needs_correlation_id() -> None:
     payload = {"jsonrpc": "2.0", "id": 1, "result": {}}
-    assert "correlation_id" in refused("mcp/response:tools/list", payload)
+    assert "correlation_id" in get_message("mcp/response:tools/list", payload)
 
 
 @pytest.mark.spec("MX-7-1")
@@ -329,20 +333,22 @@ def test_response_needs_correlation_id() -> None:
     ],
 )
 def test_rejects_invalid_responses(payload: Any) -> None:
-    refused("mcp/response:tools/call:x", payload, correlation_id="e")
+    get_message("mcp/response:tools/call:x", payload, correlation_id="e")
 
 
 def test_does_not_check_tool_results() -> None:
     payload = b'{"jsonrpc":"2.0","id":1,"result":{"a":{"b":1,"b":2}}}'
-    content = read_content(envelope("mcp/response:tools/list", payload, correlation_id="e"))
+    content = read_content(make_envelope("mcp/response:tools/list", payload, correlation_id="e"))
     assert isinstance(content, Response)
 
 
 @pytest.mark.spec("MX-3.2.1-2")
 def test_proposal_has_no_correlation_id() -> None:
     payload = {"method": "tools/list", "params": {}}
-    assert isinstance(read_content(envelope("mcp/proposal:tools/list", payload)), ProposalPayload)
-    assert "correlation_id" in refused("mcp/proposal:tools/list", payload, correlation_id="e-0")
+    assert isinstance(
+        read_content(make_envelope("mcp/proposal:tools/list", payload)), ProposalPayload
+    )
+    assert "correlation_id" in get_message("mcp/proposal:tools/list", payload, correlation_id="e-0")
 
 
 # -- whatever comes
@@ -370,7 +376,7 @@ def test_reads_or_rejects_any_payload(
 ) -> None:
     try:
         content = read_content(
-            envelope(kind, payload, sender=sender, correlation_id=correlation_id)
+            make_envelope(kind, payload, sender=sender, correlation_id=correlation_id)
         )
     except PayloadError:
         return
@@ -391,7 +397,7 @@ def test_reads_or_rejects_any_payload(
 @example("read", "all_read")
 def test_context_must_equal_payload(said: str, meant: str) -> None:
     payload = {**CALL, "params": {"name": meant}}
-    one = envelope("mcp/request:tools/call:" + said, payload)
+    one = make_envelope("mcp/request:tools/call:" + said, payload)
     if said == meant:
         assert isinstance(read_content(one), Request)
     else:
@@ -406,10 +412,10 @@ def test_reads_context_of_written_params(context: str, method: str) -> None:
     assert read_context("tools/list", b"{}") == ""
 
 
-def seconds_of(kind: str, payload: bytes) -> float:
+def measure_seconds(kind: str, payload: bytes) -> float:
     assert len(payload) <= MAX_ENVELOPE_BYTES
     begun = time.process_time()
-    assert refused(kind, payload)
+    assert get_message(kind, payload)
     return time.process_time() - begun
 
 
@@ -429,7 +435,7 @@ def seconds_of(kind: str, payload: bytes) -> float:
 def test_reads_many_members_fast(kind: str, payload: bytes) -> None:
     """A doubled name at the very end: whoever counts each name anew is busy for minutes."""
     many = b",".join(b'"%d":1' % number for number in range(100_000))
-    assert seconds_of(kind, payload % (many + b',"z":1,"z":2')) < 30.0
+    assert measure_seconds(kind, payload % (many + b',"z":1,"z":2')) < 30.0
 
 
 @pytest.mark.parametrize(
@@ -441,8 +447,8 @@ def test_reads_many_members_fast(kind: str, payload: bytes) -> None:
 )
 def test_limits_payload_members(kind: str, payload: dict[str, Any]) -> None:
     most = payload | {f"x{number}": 1 for number in range(MAX_MEMBERS - len(payload))}
-    assert read_content(envelope(kind, most))
-    assert "101 members" in refused(kind, most | {"one": "more"})
+    assert read_content(make_envelope(kind, most))
+    assert "101 members" in get_message(kind, most | {"one": "more"})
 
 
 def test_reads_complete_envelope() -> None:

@@ -37,7 +37,7 @@ def proposals(**more: Any) -> Proposals:
     return Proposals(stamp=stamp, **more)
 
 
-def propose(
+def record_proposal(
     kept: Proposals,
     id: str = "p",
     by: str = "agent",
@@ -48,7 +48,7 @@ def propose(
     return kept.record(head, ProposalPayload("tools/call", "write", PARAMS), now)
 
 
-def fulfil(
+def record_fulfilment(
     kept: Proposals,
     by: str = "human",
     *,
@@ -63,7 +63,7 @@ def fulfil(
 
 @pytest.mark.spec("MX-10.2-1", "MX-10.2-2")
 def test_records_proposal() -> None:
-    tracked = propose(proposals(), now=100.0)
+    tracked = record_proposal(proposals(), now=100.0)
     shown = json.loads(msgspec.json.encode(tracked))
     sample = {
         "proposalId": "p",
@@ -85,9 +85,9 @@ def test_follows_state_table() -> None:
 
     def in_state(status: Status) -> Proposals:
         kept = proposals()
-        propose(kept)
+        record_proposal(kept)
         if status == "fulfilled":
-            fulfil(kept, "first", id="f0")
+            record_fulfilment(kept, "first", id="f0")
         elif status == "rejected":
             kept.reject("p", "no")
         elif status == "expired":
@@ -97,7 +97,7 @@ def test_follows_state_table() -> None:
 
     def make(kept: Proposals, move: Transition) -> None:
         if move == "fulfil":
-            fulfil(kept)
+            record_fulfilment(kept)
         elif move == "reject":
             kept.reject("p", "no")
         elif move == "withdraw":
@@ -136,11 +136,11 @@ def test_follows_state_table() -> None:
 @pytest.mark.spec("MX-3.2.1-10")
 def test_second_fulfilment_is_noted() -> None:
     kept = proposals()
-    propose(kept)
-    first = fulfil(kept, "human", id="f1")
+    record_proposal(kept)
+    first = record_fulfilment(kept, "human", id="f1")
     assert first is not None
     assert (first.fulfilled_by, first.note) == ("human", "")
-    second = fulfil(kept, "robot", id="f2")
+    second = record_fulfilment(kept, "robot", id="f2")
     assert second is not None
     assert second.fulfilled_by == "human"
     assert second.fulfilments == ("f1", "f2")
@@ -150,9 +150,9 @@ def test_second_fulfilment_is_noted() -> None:
 @pytest.mark.spec("MX-3.2.1-10")
 def test_withdrawn_fulfilment_is_pending_again() -> None:
     kept = proposals()
-    propose(kept)
-    fulfil(kept, "first", id="f1")
-    fulfil(kept, "second", id="f2", params=Raw(b'{"name":"write","arguments":{}}'))
+    record_proposal(kept)
+    record_fulfilment(kept, "first", id="f1")
+    record_fulfilment(kept, "second", id="f2", params=Raw(b'{"name":"write","arguments":{}}'))
     kept.withdraw_fulfilment("p", "other")
     kept.withdraw_fulfilment("nothing", "f1")
     assert kept.all["p"].fulfilments == ("f1", "f2")
@@ -165,30 +165,30 @@ def test_withdrawn_fulfilment_is_pending_again() -> None:
 
 def test_changed_arguments_are_noted() -> None:
     kept = proposals()
-    propose(kept)
-    changed = fulfil(kept, params=Raw(b'{"name":"write","arguments":{"path":"b"}}'))
+    record_proposal(kept)
+    changed = record_fulfilment(kept, params=Raw(b'{"name":"write","arguments":{"path":"b"}}'))
     assert changed is not None
     assert changed.status == "fulfilled"
     assert "human changed the arguments" in changed.note
     assert changed.changed_fulfilments == ("f",)
-    again = fulfil(kept, id="f2")
+    again = record_fulfilment(kept, id="f2")
     assert again is not None
     assert (again.fulfilments, again.changed_fulfilments) == (("f", "f2"), ("f",))
 
 
 def test_equal_arguments_in_other_spelling_are_unchanged() -> None:
     kept = proposals()
-    propose(kept)
+    record_proposal(kept)
     respelt = b'{ "arguments": {"p\\u0061th": "a"}, "name": "write", "_meta": {"by": "x"} }'
-    tracked = fulfil(kept, params=Raw(respelt))
+    tracked = record_fulfilment(kept, params=Raw(respelt))
     assert tracked is not None
     assert tracked.note == ""
 
 
 def test_different_call_does_not_fulfil() -> None:
     kept = proposals()
-    propose(kept)
-    assert fulfil(kept, context="read", params=Raw(b'{"name":"read"}')) is None
+    record_proposal(kept)
+    assert record_fulfilment(kept, context="read", params=Raw(b'{"name":"read"}')) is None
     assert kept.all["p"].status == "pending"
     assert "another call" in kept.all["p"].note
 
@@ -208,8 +208,8 @@ def test_only_recipients_can_fulfil(
     proposed_to: tuple[str, ...], by: str, asked: tuple[str, ...], counts: bool
 ) -> None:
     kept = proposals()
-    propose(kept, to=proposed_to)
-    assert (fulfil(kept, by, to=asked) is not None) == counts
+    record_proposal(kept, to=proposed_to)
+    assert (record_fulfilment(kept, by, to=asked) is not None) == counts
     assert (kept.all["p"].status == "fulfilled") == counts
 
 
@@ -232,8 +232,8 @@ def test_is_proposal_outcome(
 
 def test_only_pending_proposals_expire() -> None:
     kept = proposals(seconds=10)
-    propose(kept, "p", now=0)
-    propose(kept, "q", now=5)
+    record_proposal(kept, "p", now=0)
+    record_proposal(kept, "q", now=5)
     assert kept.expire(9.9) == []
     assert [one.proposalId for one in kept.expire(10)] == ["p"]
     assert [one.proposalId for one in kept.expire(100)] == ["q"]
@@ -244,14 +244,14 @@ def test_ignores_unknown_proposals() -> None:
     kept = proposals()
     assert kept.get(None) is None
     assert kept.reject("nothing") is None
-    assert fulfil(kept) is None
+    assert record_fulfilment(kept) is None
     kept.add_note("nothing", "words")
     assert not kept.all
 
 
 def test_notes_text_about_proposal() -> None:
     kept = proposals()
-    propose(kept)
+    record_proposal(kept)
     kept.add_note("p", "node: refused")
     assert kept.all["p"].note == "node: refused"
     assert kept.all["p"].status == "pending"
@@ -261,7 +261,7 @@ def test_notes_text_about_proposal() -> None:
 def test_sender_at_limit_evicts_own_proposals(senders: list[str]) -> None:
     kept = proposals(max_proposals=10)
     for number, by in enumerate(senders):
-        propose(kept, f"{by}-{number}", by=by)
+        record_proposal(kept, f"{by}-{number}", by=by)
         assert len(kept.all) <= 10
     made = {by: [one for one in senders if one == by] for by in ("quiet", "loud")}
     left = {by: sum(one.proposer == by for one in kept.all.values()) for by in made}
@@ -286,7 +286,7 @@ def test_counts_bytes_per_proposer(said: list[tuple[str, int]]) -> None:
     """Also where an id comes again."""
     kept = proposals(max_proposals=4)
     for by, number in said:
-        propose(kept, f"p-{number}", by=by)
+        record_proposal(kept, f"p-{number}", by=by)
         weights = Counter[str]()
         for one in kept.all.values():
             weights[one.proposer] += _estimate_bytes(one)
@@ -295,8 +295,8 @@ def test_counts_bytes_per_proposer(said: list[tuple[str, int]]) -> None:
 
 def test_keeps_note_about_changed_arguments() -> None:
     kept = proposals()
-    propose(kept)
-    fulfil(kept, params=Raw(b'{"name":"write","arguments":{"path":"other"}}'))
+    record_proposal(kept)
+    record_fulfilment(kept, params=Raw(b'{"name":"write","arguments":{"path":"other"}}'))
     assert "changed the arguments" in kept.all["p"].note
     kept.add_note("p", "b: all is well")
     assert "changed the arguments" in kept.all["p"].note

@@ -58,11 +58,11 @@ def running(tmp_path: Path) -> Iterator[NodeThread]:
     one.stop()
 
 
-def url_of(running: NodeThread) -> str:
+def ax_url_of(running: NodeThread) -> str:
     return f"ws://127.0.0.1:{running.port}/ax"
 
 
-def session_at(running: NodeThread) -> AxSession:
+def find_session(running: NodeThread) -> AxSession:
     """The one that is registered."""
     (session,) = [
         one for one in running.node.component(Tree).registrar._channels if one.is_registered
@@ -70,12 +70,12 @@ def session_at(running: NodeThread) -> AxSession:
     return session
 
 
-def dismiss(running: NodeThread, error: InterlockError) -> None:
+def dismiss_subserver(running: NodeThread, error: InterlockError) -> None:
     """The node changes its mind about whoever is registered."""
-    running.node.component(Tree).registrar.dismiss(session_at(running), error)
+    running.node.component(Tree).registrar.dismiss(find_session(running), error)
 
 
-async def stay(url: str, subserver: Subserver, entered: Callable[[], None]) -> None:
+async def stay_connected(url: str, subserver: Subserver, entered: Callable[[], None]) -> None:
     async with subserver.connect(url, heartbeat=0.2):
         entered()
         await asyncio.get_running_loop().create_future()
@@ -84,7 +84,11 @@ async def stay(url: str, subserver: Subserver, entered: Callable[[], None]) -> N
 def test_removal_raises_reason(running: NodeThread) -> None:
     error = InterlockError(FORBIDDEN, "Not any more.")
     with pytest.raises(InterlockError, match=r"Not any more\. Ask the administrator of") as caught:
-        running.wait(stay(url_of(running), Subserver("plant"), lambda: dismiss(running, error)))
+        running.wait(
+            stay_connected(
+                ax_url_of(running), Subserver("plant"), lambda: dismiss_subserver(running, error)
+            )
+        )
     assert caught.value.failure is FORBIDDEN
     assert not running.do(running.node.component(Tree).registrar.subservers)
 
@@ -95,7 +99,7 @@ def test_duplicate_subserver_ends_without_loop(running: NodeThread) -> None:
         for _ in range(2):
             entered = asyncio.Event()
             same = Subserver("plant", subserver_id=SAME)
-            tasks.append(asyncio.create_task(stay(url_of(running), same, entered.set)))
+            tasks.append(asyncio.create_task(stay_connected(ax_url_of(running), same, entered.set)))
             await entered.wait()
         first, second = tasks
         with pytest.raises(InterlockError, match="registered again") as caught:
@@ -111,15 +115,15 @@ def test_duplicate_subserver_ends_without_loop(running: NodeThread) -> None:
 
 def test_stored_id_is_locked_on_this_machine(running: NodeThread) -> None:
     async def both() -> None:
-        async with Subserver("plant").connect(url_of(running)):
+        async with Subserver("plant").connect(ax_url_of(running)):
             with pytest.raises(
                 ConfigError, match=r"plant has already joined .* stop that subserver first"
             ):
-                async with Subserver("plant").connect(url_of(running)):
+                async with Subserver("plant").connect(ax_url_of(running)):
                     raise AssertionError
-            async with Subserver("other").connect(url_of(running)):
+            async with Subserver("other").connect(ax_url_of(running)):
                 pass
-        async with Subserver("plant").connect(url_of(running)):
+        async with Subserver("plant").connect(ax_url_of(running)):
             pass
 
     running.wait(both())
@@ -128,7 +132,9 @@ def test_stored_id_is_locked_on_this_machine(running: NodeThread) -> None:
 def test_cancelled_block_raises_only_cancellation(running: NodeThread) -> None:
     async def cancelled() -> None:
         entered = asyncio.Event()
-        task = asyncio.create_task(stay(url_of(running), Subserver("plant"), entered.set))
+        task = asyncio.create_task(
+            stay_connected(ax_url_of(running), Subserver("plant"), entered.set)
+        )
         await entered.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -147,7 +153,7 @@ def test_logs_lost_and_restored_connection_once(
         return [one.getMessage() for one in caplog.records if one.name == "interlock.subserver"]
 
     async def lose() -> None:
-        async with made.connect(url_of(running), heartbeat=0.2):
+        async with made.connect(ax_url_of(running), heartbeat=0.2):
             registrant = made._registrant
             assert registrant is not None
             back = asyncio.Event()
@@ -159,11 +165,11 @@ def test_logs_lost_and_restored_connection_once(
                     back.set()
 
             registrant.on_state = moved
-            session_at(running).channel.close()
+            find_session(running).channel.close()
             await back.wait()
 
     running.wait(lose())
-    url = re.escape(url_of(running))
+    url = re.escape(ax_url_of(running))
     assert len(lines()) == 3
     assert re.fullmatch(f"registered as plant at {url}", lines()[0])
     assert re.fullmatch(rf"Connection to {url} lost: .*\. Trying again\.", lines()[1])
@@ -185,9 +191,7 @@ def test_logs_lost_and_restored_connection_once(
         ({"ca": "none.pem"}, "Cannot read none.pem for TLS"),
     ],
 )
-def test_checks_credentials_before_connecting(
-    settings: dict[str, Any], said: str
-) -> None:
+def test_checks_credentials_before_connecting(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(said)) as caught:
         create_parent_config("wss://192.0.2.1/ax", "plant", [], **{"heartbeat": 5.0, **settings})
     assert "hunter2" not in caught.value.message
@@ -252,7 +256,7 @@ def program() -> Iterator[Callable[..., Program]]:
 def test_stops_despite_running_function(
     running: NodeThread, program: Callable[..., Program], number: int
 ) -> None:
-    one = program(url_of(running))
+    one = program(ax_url_of(running))
     one.says("registered as plant at ws://")
     running.until(lambda: "plant.wait" in running.node.catalog.current.by_name, "the tool")
     with running.connect() as wire:
@@ -266,9 +270,9 @@ def test_stops_despite_running_function(
 def test_removed_program_exits_with_reason(
     running: NodeThread, program: Callable[..., Program]
 ) -> None:
-    one = program(url_of(running))
+    one = program(ax_url_of(running))
     one.says("registered as plant")
-    running.do(lambda: dismiss(running, InterlockError(FORBIDDEN, "Not any more.")))
+    running.do(lambda: dismiss_subserver(running, InterlockError(FORBIDDEN, "Not any more.")))
     one.says(
         "-c: Not any more. Ask the administrator of the parent for the permission to register."
     )

@@ -28,15 +28,17 @@ class Tree(msgspec.Struct):
     branches: list[Tree]
 
 
-def made(function: Any, **capability: Any) -> FunctionTool:
+def make_tool(function: Any, **capability: Any) -> FunctionTool:
     return FunctionTool(
         function, name=function.__name__, title=None, description=None, capability=capability
     )
 
 
-def called(function: Any, arguments: Any, report: Any = None) -> ToolResult:
+def call_tool(function: Any, arguments: Any, report: Any = None) -> ToolResult:
     async def call() -> ToolResult:
-        answer: ToolResult = await made(function).start(Raw(json.dumps(arguments).encode()), report)
+        answer: ToolResult = await make_tool(function).start(
+            Raw(json.dumps(arguments).encode()), report
+        )
         # What was told from another thread has arrived by now.
         await asyncio.sleep(0)
         return answer
@@ -63,7 +65,7 @@ def test_schema_follows_signature() -> None:
         """
         return name
 
-    listed = made(everything).listed()
+    listed = make_tool(everything).listed()
     assert listed["description"] == "Takes everything.\n\nAnd says so."
     schema = listed["inputSchema"]
     assert schema["type"] == "object"
@@ -86,12 +88,12 @@ def test_checks_arguments_before_call() -> None:
     def move(to: Point, times: int = 1) -> str:
         return f"{to.x},{to.y} {times}"
 
-    assert called(move, {"to": {"x": 3}}).text == "3,0 1"
-    assert called(move, {"to": {"x": 3}, "times": 2.0}).text == "3,0 2"
+    assert call_tool(move, {"to": {"x": 3}}).text == "3,0 1"
+    assert call_tool(move, {"to": {"x": 3}, "times": 2.0}).text == "3,0 2"
     wrong: Any
     for wrong in ({}, {"to": 5}, {"to": {"x": "3"}}, {"to": {"x": 1}, "other": 1}, [], 5):
         with pytest.raises(ToolError, match="cannot be used"):
-            called(move, wrong)
+            call_tool(move, wrong)
 
 
 def test_defaults_are_not_shared_between_calls() -> None:
@@ -99,7 +101,7 @@ def test_defaults_are_not_shared_between_calls() -> None:
         into.append(one)
         return len(into)
 
-    tool = made(collect)
+    tool = make_tool(collect)
 
     async def twice() -> list[str]:
         return [(await tool.start(Raw(b'{"one":"x"}'), None)).text for _ in range(2)]  # type: ignore[arg-type]
@@ -126,15 +128,15 @@ def test_converts_results(found: Any, answer: ToolResult) -> None:
     async def later() -> Any:
         return found
 
-    assert called(plain, {}) == answer
-    assert called(later, {}) == answer
+    assert call_tool(plain, {}) == answer
+    assert call_tool(later, {}) == answer
 
 
 def test_struct_result_has_output_schema() -> None:
     def where() -> Point:
         return Point(1, 2)
 
-    assert made(where).listed()["outputSchema"]["properties"]["x"] == {"type": "integer"}
+    assert make_tool(where).listed()["outputSchema"]["properties"]["x"] == {"type": "integer"}
 
 
 def test_errors_become_tool_errors() -> None:
@@ -148,11 +150,11 @@ def test_errors_become_tool_errors() -> None:
         return object()
 
     with pytest.raises(ToolError, match="divide failed: ZeroDivisionError: division by zero"):
-        called(divide, {"by": 0})
+        call_tool(divide, {"by": 0})
     with pytest.raises(ToolError, match=r"^Not on Sundays\.$"):
-        called(refuse, {})
+        call_tool(refuse, {})
     with pytest.raises(ToolError, match="unwritable failed: TypeError"):
-        called(unwritable, {})
+        call_tool(unwritable, {})
 
 
 @pytest.mark.parametrize(
@@ -170,7 +172,7 @@ def test_any_exception_becomes_tool_error(raised: BaseException) -> None:
             # On the loop that is how a call is ended.
             continue
         with pytest.raises(ToolError, match=f"{function.__name__} failed: "):
-            called(function, {})
+            call_tool(function, {})
 
 
 def test_reuses_limited_threads() -> None:
@@ -205,7 +207,7 @@ def test_reports_progress_from_threads_and_loop() -> None:
 
     for function, told in ((slow, (1, 2, "half")), (quick, (2, 2, ""))):
         heard: list[Any] = []
-        called(function, {}, lambda *one, into=heard: into.append(one))
+        call_tool(function, {}, lambda *one, into=heard: into.append(one))
         assert heard == [told]
 
 

@@ -13,8 +13,8 @@ from interlock.sdk.functions import FunctionTool
 from interlock.sdk.mcp_server import ServerDescription
 from interlock.tree.subserver.connection import SubserverConversation
 from tests.support.clock import run_ready_tasks
-from tests.tree.scripted_parents import World
-from tests.tree.memory_channel import pair
+from tests.tree.memory_channel import channel_pair
+from tests.tree.scripted_parents import ParentsAndSubserver
 
 STATELESS = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",
@@ -69,11 +69,11 @@ async def echo(text: str) -> str:
 @given(st.lists(DATA, max_size=8))
 def test_survives_any_message(said: list[bytes]) -> None:
     async def run() -> list[Any]:
-        ours, theirs = pair()
+        ours, theirs = channel_pair()
         heard: list[Any] = []
         theirs.on_message = lambda data: heard.append(json.loads(data))
         tool = FunctionTool(echo, name="echo", title=None, description=None, capability={})
-        registrant = World().registrant()
+        registrant = ParentsAndSubserver().registrant()
         conversation = SubserverConversation(
             ours,  # type: ignore[arg-type]
             registrant,

@@ -47,7 +47,7 @@ def start_node(tmp_path: Path) -> Iterator[Callable[..., NodeThread]]:
         node.stop()
 
 
-class Joined:
+class JoinedSubserver:
     """A subserver that runs on the node's own loop."""
 
     def __init__(self, running: NodeThread, subserver: Subserver, **settings: Any) -> None:
@@ -57,7 +57,7 @@ class Joined:
             url, **{"heartbeat": 0.2, **settings}
         )
 
-    def __enter__(self) -> Joined:
+    def __enter__(self) -> JoinedSubserver:
         self.running.wait(self._block.__aenter__())
         return self
 
@@ -65,12 +65,12 @@ class Joined:
         self.running.wait(self._block.__aexit__(None, None, None))
 
 
-def names(running: NodeThread) -> set[str]:
+def list_tool_names(running: NodeThread) -> set[str]:
     answer = running.once(running.stateless("tools/list"))
     return {one["name"] for one in answer.result["tools"]}
 
 
-def until_listed(running: NodeThread, *wanted: str) -> None:
+def wait_until_listed(running: NodeThread, *wanted: str) -> None:
     running.until(
         lambda: (
             {one.canonical for one in running.node.catalog.current.tools}
@@ -81,7 +81,7 @@ def until_listed(running: NodeThread, *wanted: str) -> None:
     )
 
 
-def call(running: NodeThread, tool: str, arguments: Any, **meta: Any) -> Any:
+def call_tool(running: NodeThread, tool: str, arguments: Any, **meta: Any) -> Any:
     params = {"name": tool, "arguments": arguments}
     return running.once(running.stateless("tools/call", params, name=tool, more_meta=meta))
 
@@ -110,23 +110,23 @@ def plant() -> Subserver:
 @pytest.mark.spec("AX-6.1-10", "AX-6.2-1", "AX-7.2-2")
 def test_lists_and_calls_tools(start_node: Callable[..., NodeThread]) -> None:
     running = start_node()
-    with Joined(running, plant()):
-        until_listed(running, "plant.temperature", "plant.fail", "plant.climb")
-        assert names(running) == {"plant__temperature", "plant__fail", "plant__climb"}
-        result = call(running, "plant.temperature", {"sensor": "boiler"}).result
+    with JoinedSubserver(running, plant()):
+        wait_until_listed(running, "plant.temperature", "plant.fail", "plant.climb")
+        assert list_tool_names(running) == {"plant__temperature", "plant__fail", "plant__climb"}
+        result = call_tool(running, "plant.temperature", {"sensor": "boiler"}).result
         assert result["structuredContent"] == {"sensor": "boiler", "value": 21.5}
-        failed = call(running, "plant.fail", {}).result
+        failed = call_tool(running, "plant.fail", {}).result
         assert failed["isError"] is True
         assert "OSError: the pipe is broken" in failed["content"][0]["text"]
         # The node holds arguments against the schema before they get here.
-        assert call(running, "plant.temperature", {"sensor": 5}).result["isError"] is True
-    until_listed(running)
+        assert call_tool(running, "plant.temperature", {"sensor": 5}).result["isError"] is True
+    wait_until_listed(running)
 
 
 def test_progress_reaches_the_caller(start_node: Callable[..., NodeThread]) -> None:
     running = start_node()
-    with Joined(running, plant()), running.connect() as wire:
-        until_listed(running, "plant.temperature", "plant.fail", "plant.climb")
+    with JoinedSubserver(running, plant()), running.connect() as wire:
+        wait_until_listed(running, "plant.temperature", "plant.fail", "plant.climb")
         params = {"name": "plant.climb", "arguments": {"steps": 3}}
         wire.send(
             running.stateless(
@@ -146,7 +146,7 @@ def test_keeps_id_across_restarts(start_node: Callable[..., NodeThread], tmp_pat
     running = start_node()
     seen = []
     for _ in range(2):
-        with Joined(running, plant()):
+        with JoinedSubserver(running, plant()):
             (info,) = running.do(running.node.component(Tree).registrar.subservers)
             seen.append((info.subserver_id, info.session_id))
     assert seen[0][0] == seen[1][0]
@@ -157,9 +157,9 @@ def test_keeps_id_across_restarts(start_node: Callable[..., NodeThread], tmp_pat
 @pytest.mark.spec("AX-4.2-3")
 def test_segment_conflict_suggests_other_segment(start_node: Callable[..., NodeThread]) -> None:
     running = start_node()
-    with Joined(running, Subserver("plant", subserver_id=EVENT)):
+    with JoinedSubserver(running, Subserver("plant", subserver_id=EVENT)):
         with pytest.raises(InterlockError, match=r"Choose another segment,") as caught:
-            Joined(running, plant()).__enter__()
+            JoinedSubserver(running, plant()).__enter__()
         assert caught.value.failure is NAMESPACE_CONFLICT
 
 
@@ -177,7 +177,7 @@ def test_rejects_plain_websocket_to_other_machine() -> None:
 def test_notifications_have_source(start_node: Callable[..., NodeThread]) -> None:
     running = start_node()
     made = plant()
-    with Joined(running, made), running.connect() as wire:
+    with JoinedSubserver(running, made), running.connect() as wire:
         session = running.session()
         wire.send(session.get())
         wire.head()
@@ -229,8 +229,8 @@ def test_log_messages_belong_to_call(start_node: Callable[..., NodeThread]) -> N
         finally:
             made.log("alert", "nobody waits for this")
 
-    with Joined(running, made), running.connect() as wire, running.connect() as bystander:
-        until_listed(running, "plant.measure", "plant.watch", "plant.hang")
+    with JoinedSubserver(running, made), running.connect() as wire, running.connect() as bystander:
+        wait_until_listed(running, "plant.measure", "plant.watch", "plant.hang")
         bystander.send(running.session().get())
         bystander.head()
         running.until(lambda: len(running.node._change_listeners), "somebody listens")
@@ -250,7 +250,7 @@ def test_log_messages_belong_to_call(start_node: Callable[..., NodeThread]) -> N
             assert "result" in wire.event()
             wire.stream_end()
         limited = {META_TIMEOUT: 50}
-        assert call(running, "plant.hang", {}, **limited).error["code"] == -31010
+        assert call_tool(running, "plant.hang", {}, **limited).error["code"] == -31010
         running.do(later.set)
         told = bystander.event()
         while told["method"] != "notifications/message":
@@ -283,8 +283,8 @@ def test_node_starts_subserver_on_stdio(start_node: Callable[..., NodeThread]) -
             )
         }
     )
-    until_listed(running, "boiler-house.temperature")
-    answer = call(running, "boiler-house.temperature", {"sensor": "boiler"})
+    wait_until_listed(running, "boiler-house.temperature")
+    answer = call_tool(running, "boiler-house.temperature", {"sensor": "boiler"})
     assert answer.result["content"][0]["text"] == "21.5"
 
 
@@ -300,10 +300,10 @@ def test_connects_and_deregisters_on_signal(
     killer = threading.Timer(HANG_TIMEOUT * 2, program.kill)
     killer.start()
     try:
-        until_listed(running, "plant.temperature")
+        wait_until_listed(running, "plant.temperature")
         program.send_signal(signal.SIGTERM)
         assert program.wait(HANG_TIMEOUT) == 0
-        until_listed(running)
+        wait_until_listed(running)
     finally:
         killer.cancel()
         program.kill()

@@ -14,7 +14,7 @@ from interlock.errors import UNAUTHENTICATED, InterlockError
 from interlock.trust.approvals.web import VerificationApp
 from interlock.trust.operators.operators import Operators
 from interlock.trust.operators.store import OperatorStore
-from tests.aql.safety.guarded_pipeline import Guarded
+from tests.aql.safety.guarded_pipeline import GuardedPipeline
 from tests.trust.approvals.gated import NODE, sign
 
 HOST = b"localhost:7070"
@@ -24,7 +24,7 @@ class CodeOffice:
     """The app before a guarded node, and those who come."""
 
     def __init__(self, folder: Path) -> None:
-        self.node = Guarded(folder)
+        self.node = GuardedPipeline(folder)
         self.desk = Operators(
             OperatorStore(folder / "operators.db"),
             origins=lambda: ("http://localhost:7070",),

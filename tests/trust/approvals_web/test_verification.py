@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.aql.safety.guarded_pipeline import verification
+from tests.aql.safety.guarded_pipeline import challenge_id
 from tests.support.timeouts import HANG_TIMEOUT
 from tests.trust.approvals_web.code_office import CodeOffice
 
@@ -27,7 +27,7 @@ async def test_only_signed_in_operator_sees_codes(tmp_path: Path) -> None:
     office = CodeOffice(tmp_path)
     node = office.node
     await node.begin()
-    id = verification(await node.report("drop_table users"))
+    id = challenge_id(await node.report("drop_table users"))
     await node.waiting("unblock")
     code = node.code(id)
     # Not with a token that may see approvals, not as the node's own user, not by a guess.
@@ -64,7 +64,7 @@ async def test_operator_renews_lost_code(tmp_path: Path) -> None:
     office = CodeOffice(tmp_path)
     node = office.node
     await node.begin()
-    id = verification(await node.report("drop_table users"))
+    id = challenge_id(await node.report("drop_table users"))
     await node.waiting("unblock")
     session = await office.sign_in()
     status, made = await office.ask(
