@@ -51,7 +51,7 @@ def missing_parameter(
     """Return the error for a missing parameter.
 
     Args:
-        unknown_names: Unknown parameters of the request. One of them may be a misspelling.
+        unknown_names: unknown parameters of the request. One of them may be a misspelling.
     """
     name = f"input.{parameter.name}" if parameter.in_input else parameter.name
     error = errors.missing_parameter(name, operation.name, parameter.type, parameter.description)
@@ -72,8 +72,8 @@ def missing_input(operation: Operation, input_names: list[str], flat_names: list
     """Return the error for an UPDATE without `input`.
 
     Args:
-        input_names: The members of `input`.
-        flat_names: Members that the request has beside `input`.
+        input_names: the members of `input`.
+        flat_names: members that the request has beside `input`.
     """
     names = ", ".join(input_names[:_MAX_NAMED])
     error = errors.missing_parameter(INPUT, operation.name, "object", f"the changes: {names}")

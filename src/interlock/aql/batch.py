@@ -42,7 +42,7 @@ class BatchRunner:
     def __init__(self, host: CallHost, config: AqlConfig, find: OperationFinder) -> None:
         """
         Args:
-            find: Finds an operation by name in a view.
+            find: finds an operation by name in a view.
         """
         self._host = host
         self._find = find

@@ -50,8 +50,8 @@ class BuiltinUpstream:
     ) -> None:
         """
         Args:
-            hidden: Operations that only the AQL stage calls, not by name.
-            find: Finds an operation by name, for calls that did not come from the stage.
+            hidden: operations that only the AQL stage calls, not by name.
+            find: finds an operation by name, for calls that did not come from the stage.
         """
         self.builtin_operations: dict[str, BuiltinOperation] = {
             builtin.name: builtin for builtin in builtin_operations

@@ -110,7 +110,7 @@ class Aql(FeatureComponent):
     ) -> None:
         """
         Args:
-            registered: Returns True for a server that registered itself and is not in the config.
+            registered: returns True for a server that registered itself and is not in the config.
         """
         loop = asyncio.get_running_loop()
         settings = config.section(AqlConfig)
@@ -325,7 +325,7 @@ class Aql(FeatureComponent):
         """Return how long an approval of the call may take.
 
         Args:
-            expiry: The configured expiry of approvals.
+            expiry: the configured expiry of approvals.
         """
         route = call.route
         if call.upstream == BUILTIN_KEY:

@@ -118,7 +118,7 @@ class ConfirmationTokens:
     ) -> None:
         """
         Args:
-            settings: Returns the config of a tool, by its canonical name.
+            settings: returns the config of a tool, by its canonical name.
         """
         self._approvals = approvals
         self._audit = audit

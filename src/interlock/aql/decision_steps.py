@@ -66,9 +66,9 @@ class DangerStep:
     ) -> None:
         """
         Args:
-            operation_catalog: Returns the current operation catalog.
-            trust: Returns the trust level of a server, by its key.
-            has_declared_trust: Returns True if the config sets the trust level of a server. A level
+            operation_catalog: returns the current operation catalog.
+            trust: returns the trust level of a server, by its key.
+            has_declared_trust: returns True if the config sets the trust level of a server. A level
                 from the config applies in every view. Otherwise trust matters only for
                 self-registered servers in AQL views.
         """
@@ -267,7 +267,7 @@ class CallLimitStep:
     ) -> None:
         """
         Args:
-            decide_danger: The decision by danger.
+            decide_danger: the decision by danger.
             danger_everywhere: True if the config sets the danger of calls that need no approval.
         """
         self._operation_catalog = operation_catalog

@@ -76,7 +76,7 @@ def execution_operations(
     """Return the operations about executions.
 
     Args:
-        listing: Returns the responder for lists with the current config.
+        listing: returns the responder for lists with the current config.
     """
     computed = age_fields(wall_clock)
 

@@ -77,7 +77,7 @@ class ExecutionStore:
     ) -> None:
         """
         Args:
-            deliver: Runs a function on the event loop, such as `loop.call_soon_threadsafe`.
+            deliver: runs a function on the event loop, such as `loop.call_soon_threadsafe`.
         """
         self.path = path
         self._file = WriterFile(path, _KIND, deliver=deliver)
@@ -120,7 +120,7 @@ class ExecutionStore:
         """Insert or replace an execution.
 
         Args:
-            on_written: Called on the event loop, with True when the record is durable on disk.
+            on_written: called on the event loop, with True when the record is durable on disk.
         """
 
         def upsert(file: sqlite3.Connection) -> None:

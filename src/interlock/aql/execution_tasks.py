@@ -47,7 +47,7 @@ class ExecutionTasks:
     def __init__(self, executions: Executions, seal: Seal) -> None:
         """
         Args:
-            seal: Creates the task id from an execution id and a call of its owner.
+            seal: creates the task id from an execution id and a call of its owner.
         """
         self._executions = executions
         self._seal = seal

@@ -113,8 +113,8 @@ class StorageBudget:
         """Return the ended executions to delete, oldest first.
 
         Args:
-            ended_before: Executions that ended before this time are deleted.
-            excess: How many executions exceed the maximum number.
+            ended_before: executions that ended before this time are deleted.
+            excess: how many executions exceed the maximum number.
             needed_space: A caller, and how many bytes it needs.
         """
         deletions: list[Execution] = []
@@ -248,7 +248,7 @@ def current_error(
     """Return the error of an execution with the current state of the approval that it waits for.
 
     Args:
-        state_of: Returns the state of an approval. Empty: unknown.
+        state_of: returns the state of an approval. Empty: unknown.
     """
     details = error.get("details")
     if error.get("code") != CONFIRMATION_REQUIRED or not isinstance(details, dict):
@@ -446,9 +446,9 @@ class Executions:
     ) -> None:
         """
         Args:
-            concurrent: Maximum number of running executions of one caller.
-            approval_state: Returns the state of an approval. Empty: unknown id.
-            prepare_retry: Prepares a retried call.
+            concurrent: maximum number of running executions of one caller.
+            approval_state: returns the state of an approval. Empty: unknown id.
+            prepare_retry: prepares a retried call.
         """
         self._host = host
         self._store = store
@@ -487,8 +487,8 @@ class Executions:
         """Start an execution.
 
         Args:
-            call: The prepared call.
-            request: The request for the execution. Its caller becomes the owner.
+            call: the prepared call.
+            request: the request for the execution. Its caller becomes the owner.
 
         Raises:
             InterlockError: A limit is reached, or the record cannot be written.

@@ -157,7 +157,7 @@ class FastPath:
         path.
 
         Args:
-            tool: The tool of this name in the catalog that the entry is valid for.
+            tool: the tool of this name in the catalog that the entry is valid for.
         """
         signature = request.operation.signature
         if (
@@ -265,7 +265,7 @@ def write_fast_response(
     """Return the response to an ordinary call with an ordinary result. None: use the general path.
 
     Args:
-        glance: The glance at a result that is no error.
+        glance: the glance at a result that is no error.
     """
     request = call.operation_request
     if (

@@ -70,7 +70,7 @@ def parameter_info(
     """Return a parameter as introspection shows it.
 
     Args:
-        max_characters: Maximum number of characters of the description.
+        max_characters: maximum number of characters of the description.
     """
     schema = without_null(parameter.schema, schema_properties)
     info: dict[str, Any] = {
@@ -919,10 +919,10 @@ class IntrospectOperation:
     ) -> None:
         """
         Args:
-            view_of: Returns the tools that the caller of a call sees. None: all.
-            protocol_info: Returns further members of `_protocol`, such as limits and the session
+            view_of: returns the tools that the caller of a call sees. None: all.
+            protocol_info: returns further members of `_protocol`, such as limits and the session
                 id.
-            reports: The responses of further queries, by query.
+            reports: the responses of further queries, by query.
         """
         self._operations = operations
         self._get_operation_catalog = get_operation_catalog

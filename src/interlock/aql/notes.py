@@ -306,7 +306,7 @@ def note_operations(
     """Return the operations about notes.
 
     Args:
-        listing: Returns the responder for lists with the current config.
+        listing: returns the responder for lists with the current config.
     """
     computed = age_fields(wall_clock)
 

@@ -103,8 +103,8 @@ def assign_names(
     name, if all colliding tools belong to one server.
 
     Args:
-        reserved: Names of built-in operations.
-        configured_names: Names from the config, by canonical name.
+        reserved: names of built-in operations.
+        configured_names: names from the config, by canonical name.
     """
     indices_by_name: dict[str, list[int]] = {}
     names = []
@@ -276,7 +276,7 @@ class Operation:
     ) -> None:
         """
         Args:
-            build_signature: Builds the signature on first use.
+            build_signature: builds the signature on first use.
         """
         self.name = name
         self.local_name = local_name
@@ -329,7 +329,7 @@ class OperationCatalog(Protocol):
         """Return similar operation names, most similar first.
 
         Args:
-            sees: Returns True for the tools that the caller sees. None: all tools.
+            sees: returns True for the tools that the caller sees. None: all tools.
         """
 
 
@@ -654,7 +654,7 @@ def mark_input_parameters(
     """Mark the parameters of an UPDATE that belong into `input`.
 
     Args:
-        identifiers: The identifiers from the config, by upstream or public name.
+        identifiers: the identifiers from the config, by upstream or public name.
     """
     if identifiers:
         identifier_names = set(identifiers)
@@ -1027,9 +1027,9 @@ class ServerTrust:
     ) -> None:
         """
         Args:
-            declared: The trust levels from the config, by server.
-            registered: Returns True for self-registered servers.
-            on_change: Called when the trust in a server has changed.
+            declared: the trust levels from the config, by server.
+            registered: returns True for self-registered servers.
+            on_change: called when the trust in a server has changed.
         """
         self._registered = registered
         self._wall_clock = wall_clock
@@ -1257,7 +1257,7 @@ class OperationSnapshot:
         A tool's own name, in any form that the catalog knows, leads to its operation.
 
         Args:
-            sees: Returns True for the tools that the caller sees. None: all tools.
+            sees: returns True for the tools that the caller sees. None: all tools.
         """
         tool = self.snapshot.by_name.get(name)
         exact_match = self._by_tool.get(tool) if tool is not None else None
@@ -1336,7 +1336,7 @@ class OperationCatalogBuilder:
     ) -> None:
         """
         Args:
-            on_break: Called with (server, canonical name, change) after an incompatible change of a
+            on_break: called with (server, canonical name, change) after an incompatible change of a
                 tool.
         """
         self._config = config

@@ -31,8 +31,8 @@ def percent(status: str, done: float = 0, total: float = 0) -> float | None:
     """Return the progress in percent. None: the status has no progress.
 
     Args:
-        done: Completed steps within the status.
-        total: All steps within the status.
+        done: completed steps within the status.
+        total: all steps within the status.
     """
     span = _SPANS.get(status)
     if span is None:

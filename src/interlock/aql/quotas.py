@@ -70,8 +70,8 @@ def rules_for(
     """Return the limits of an operation.
 
     Args:
-        windows: The counters, by `key_of` their limits.
-        cooldowns: Cooldowns by glob. The first match applies.
+        windows: the counters, by `key_of` their limits.
+        cooldowns: cooldowns by glob. The first match applies.
     """
     matching_limits = tuple(
         (limit, windows[key_of(limit)]) for limit in limits if _applies_to(limit, operation)
@@ -288,10 +288,10 @@ class Quotas:
     ) -> None:
         """
         Args:
-            clock: The clock for state that ends with the process.
-            wall_clock: The clock for state that is stored.
-            hidden: Returns the built-in operation `continue_quota`. None: no approvals.
-            runs_when_approved: Returns True if this node runs the call of a confirmation token when
+            clock: the clock for state that ends with the process.
+            wall_clock: the clock for state that is stored.
+            hidden: returns the built-in operation `continue_quota`. None: no approvals.
+            runs_when_approved: returns True if this node runs the call of a confirmation token when
                 it is approved. The call is counted then, and not again when its caller collects
                 the result.
         """
@@ -365,7 +365,7 @@ class Quotas:
         counted.
 
         Args:
-            quota_token: The quota token of the request. Empty: none.
+            quota_token: the quota token of the request. Empty: none.
 
         Raises:
             AqlError: A limit or quota is used up, or the token is invalid.

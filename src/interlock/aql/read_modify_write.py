@@ -61,7 +61,7 @@ class ReadModifyWrite:
     ) -> None:
         """
         Args:
-            check: Checks the confirmation token of an update. Raises AqlError.
+            check: checks the confirmation token of an update. Raises AqlError.
         """
         self._host = host
         self._find = find

@@ -165,7 +165,7 @@ def relation_operations(
     """Return the operation `query_relationships`.
 
     Args:
-        listing: Returns the responder for lists with the current config.
+        listing: returns the responder for lists with the current config.
     """
 
     def query(request: AqlRequest) -> BuiltinResponse:

@@ -161,7 +161,7 @@ def resource_operations(
     """Return the operations about resources and prompts.
 
     Args:
-        listing: Returns the responder for lists with the current config.
+        listing: returns the responder for lists with the current config.
     """
 
     async def list_resources(request: AqlRequest) -> BuiltinResponse:

@@ -241,8 +241,8 @@ class ResponseWriter:
     ) -> None:
         """
         Args:
-            settings: Returns the config of a tool, by its canonical name.
-            tokens: The confirmation tokens. None: the node has no approvals.
+            settings: returns the config of a tool, by its canonical name.
+            tokens: the confirmation tokens. None: the node has no approvals.
         """
         self._clock = clock
         self._cursors = cursors

@@ -132,12 +132,12 @@ class AqlStage:
     ) -> None:
         """
         Args:
-            response_writer: Writes the response of a call.
-            choose_view: Returns the view that `auto` shows, or PLAIN. Takes the tokens of the plain
+            response_writer: writes the response of a call.
+            choose_view: returns the view that `auto` shows, or PLAIN. Takes the tokens of the plain
                 tools, the limit, and the view.
-            get_absent_servers: Returns the segments of configured servers that have listed no tools
+            get_absent_servers: returns the segments of configured servers that have listed no tools
                 yet, with their state.
-            on_used: Takes a usage event for each finished call. It must be fast.
+            on_used: takes a usage event for each finished call. It must be fast.
         """
         self._host = host
         self._catalog_builder = catalog_builder

@@ -182,7 +182,7 @@ class CounterStore:
     ) -> None:
         """
         Args:
-            deliver: Runs a function on the event loop, such as `loop.call_soon_threadsafe`.
+            deliver: runs a function on the event loop, such as `loop.call_soon_threadsafe`.
         """
         self._file = WriterFile(path, _KIND, deliver=deliver)
         self._pending: dict[tuple[str, int], CounterRow] = {}

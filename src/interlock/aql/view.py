@@ -119,7 +119,7 @@ class ViewListBuilder:
         """Return the result of `tools/list`.
 
         Args:
-            view: The tools that the caller sees. None: all of them.
+            view: the tools that the caller sees. None: all of them.
         """
         if operation_catalog is not self._operation_catalog:
             self._operation_catalog = operation_catalog

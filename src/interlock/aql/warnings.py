@@ -84,7 +84,7 @@ def deprecation_warning(
     """Return the warning for a deprecated item.
 
     Args:
-        removed: The time at which the item is removed.
+        removed: the time at which the item is removed.
     """
     details: dict[str, Any] = {"type": kind, "deprecated_item": item}
     message = f"'{item}' is deprecated."

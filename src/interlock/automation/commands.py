@@ -88,7 +88,7 @@ class DecisionHistory:
         """Store a dismissal.
 
         Args:
-            agreed: The number of decisions that support the rule.
+            agreed: the number of decisions that support the rule.
         """
         from interlock.automation.dismissal import Dismissal
 
@@ -180,7 +180,7 @@ def print_list(history: DecisionHistory, *, json: bool, irreversible: bool, all:
     """Print suggestions and rules.
 
     Args:
-        all: Also print dismissed suggestions.
+        all: also print dismissed suggestions.
     """
     from rich.text import Text
 

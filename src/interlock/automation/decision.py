@@ -230,7 +230,7 @@ class DecisionSink(Protocol):
         counts even if it is not stored.
 
         Args:
-            make: Called in another thread, because masking secrets takes time.
+            make: called in another thread, because masking secrets takes time.
         """
 
     def history(self) -> list[HumanDecision]:

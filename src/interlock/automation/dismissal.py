@@ -41,7 +41,7 @@ def find_dismissal(
     same decisions.
 
     Args:
-        supporting_cases: The decisions that support the suggestion.
+        supporting_cases: the decisions that support the suggestion.
 
     Returns:
         None: no dismissal applies.

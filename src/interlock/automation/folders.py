@@ -116,8 +116,8 @@ def find_folders(
     """Return the few folders that contain most of the paths, each as deep as possible.
 
     Args:
-        min_count: The number of paths that a folder must contain.
-        extra_levels: How many levels to go further down.
+        min_count: the number of paths that a folder must contain.
+        extra_levels: how many levels to go further down.
     """
     paths = [path for text in texts if (path := read_path(text)) is not None]
     tree = FolderTree(paths)

@@ -70,7 +70,7 @@ class DecisionStore:
         """Open the store.
 
         Args:
-            deliver: Runs a function on the event loop, such as `loop.call_soon_threadsafe`.
+            deliver: runs a function on the event loop, such as `loop.call_soon_threadsafe`.
         """
         self._file = WriterFile(path, _KIND, deliver=deliver)
         self._settings = settings

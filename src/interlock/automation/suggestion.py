@@ -71,9 +71,9 @@ def agrees(agreed: Sequence[float], others: Sequence[float], share: float) -> bo
     """Return whether exceptions are rare enough, and long enough ago, for a rule.
 
     Args:
-        agreed: The times of the agreeing decisions.
-        others: The times of the exceptions.
-        share: The share of counted decisions that must agree.
+        agreed: the times of the agreeing decisions.
+        others: the times of the exceptions.
+        share: the share of counted decisions that must agree.
     """
     if not others:
         return True
@@ -211,7 +211,7 @@ def find_alternatives(
     this argument.
 
     Args:
-        values: Each value, and whether a part of it is hidden.
+        values: each value, and whether a part of it is hidden.
     """
     visible_values = [value for value, hidden in values if not hidden]
     options: list[list[ArgumentAlternative]] = [
@@ -701,9 +701,9 @@ def find_patterns(
     """Return the narrowest patterns, each for callers that used all of its combinations.
 
     Args:
-        against: Decisions against the rule.
-        extra_levels: The number of additional folder levels.
-        share: The share of decisions that must agree.
+        against: decisions against the rule.
+        extra_levels: the number of additional folder levels.
+        share: the share of decisions that must agree.
     """
     judged = [case for case in cases if case.arguments is not None]
     argument_counts = Counter(name for case in judged for name in case.arguments or ())
@@ -938,9 +938,9 @@ def suggest(
     """Return suggested rules, those with the most evidence first.
 
     Args:
-        accepted: Rules that are in force.
-        irreversible: Also suggest rules about irreversible calls. Such a rule says so.
-        dismissed: Dismissals. Dismissed suggestions are returned, too, and are marked.
+        accepted: rules that are in force.
+        irreversible: also suggest rules about irreversible calls. Such a rule says so.
+        dismissed: dismissals. Dismissed suggestions are returned, too, and are marked.
     """
     by_tool: dict[str, dict[str, DecisionCase]] = {}
     for decision in sorted(history, key=lambda decision: decision.time):

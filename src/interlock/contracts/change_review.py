@@ -44,7 +44,7 @@ def find_dependents(
     """Return who depends on a tool.
 
     Args:
-        find_drivers: Returns the drivers whose contracts are bound to a tool.
+        find_drivers: returns the drivers whose contracts are bound to a tool.
     """
     rules = [rule.name for rule in config.policy.learned if tool in rule.tools]
     return Dependents(_find_callers(tool, config, journal, now), find_drivers(tool), rules)

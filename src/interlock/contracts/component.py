@@ -131,9 +131,9 @@ class Contracts(FeatureComponent):
         """Create the component.
 
         Args:
-            find_drivers: Returns the drivers whose contracts are bound to a tool; called in a
+            find_drivers: returns the drivers whose contracts are bound to a tool; called in a
                 thread.
-            unwatched_upstreams: Keys of upstreams whose tools declare their own versions
+            unwatched_upstreams: keys of upstreams whose tools declare their own versions
                 (see `declare`).
 
         Raises:
@@ -343,8 +343,8 @@ class Contracts(FeatureComponent):
         """Publish a contract that declares its own version.
 
         Args:
-            document: The definition of a tool, as JSON.
-            source: The file of the definition.
+            document: the definition of a tool, as JSON.
+            source: the file of the definition.
         """
         if self._watch is not None:
             self._watch.declare(DeclaredContract(name, version, document, source))

@@ -124,9 +124,9 @@ class ContractsApp:
         """Create the application.
 
         Args:
-            on_rejection: Records a rejected request.
-            audit: Records an accepted request.
-            max_payload_bytes: Returns the size limit of a payload to validate.
+            on_rejection: records a rejected request.
+            audit: records an accepted request.
+            max_payload_bytes: returns the size limit of a payload to validate.
         """
         self._guard = guard
         self._challenges = challenges

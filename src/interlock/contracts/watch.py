@@ -107,9 +107,9 @@ class ContractWatch:
         """Create the watch; `start` runs it.
 
         Args:
-            deliver: Runs a function on the event loop.
-            on_report: Receives each report, on the event loop.
-            find_dependents: Returns who depends on a tool; called in the thread.
+            deliver: runs a function on the event loop.
+            on_report: receives each report, on the event loop.
+            find_dependents: returns who depends on a tool; called in the thread.
         """
         self._store = store
         self._deliver = deliver

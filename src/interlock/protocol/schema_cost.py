@@ -325,8 +325,8 @@ class SchemaWork:
     ) -> None:
         """
         Args:
-            known: Addresses of documents that it may refer to, and that cost nothing.
-            any_size: It may have any number of objects and references: its bytes are bounded.
+            known: addresses of documents that it may refer to, and that cost nothing.
+            any_size: it may have any number of objects and references: its bytes are bounded.
         """
         self.problem = ""
         """The reason why the schema must not be used. Empty: it can be used."""

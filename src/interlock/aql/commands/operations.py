@@ -88,7 +88,7 @@ def build_listing(
     """Build the operations of a list of tools.
 
     Args:
-        names: The node's names of the operations. The list has lost the capitals of tool names.
+        names: the node's names of the operations. The list has lost the capitals of tool names.
     """
     names_by_letters = {name.replace("_", ""): name for name in names}
     by_server: dict[str, list[bytes]] = {}

@@ -330,7 +330,7 @@ def _print_changes(inbox: CodeInbox, printed_ids: set[str], *, json: bool, all: 
     """Print the open challenges, blocks and executions.
 
     Args:
-        printed_ids: Ids that were printed before. They are not printed again.
+        printed_ids: ids that were printed before. They are not printed again.
     """
     import msgspec
 

@@ -57,8 +57,8 @@ def read_page_request(params: Mapping[str, Any], size: int, maximum: int) -> Pag
     """Return the page that the parameters request.
 
     Args:
-        size: The default page size.
-        maximum: The maximum page size.
+        size: the default page size.
+        maximum: the maximum page size.
 
     Raises:
         AqlError: The parameters are invalid, or cannot be combined.
@@ -131,7 +131,7 @@ def aggregate(
     """Compute the aggregates, by label. Raises AqlError.
 
     Args:
-        fields: The known fields. None: any field is allowed.
+        fields: the known fields. None: any field is allowed.
     """
     if not isinstance(spec, dict):
         raise errors.wrong_type("aggregate", "object", "another type")
@@ -361,7 +361,7 @@ def search_items(items: Sequence[Item], terms: Sequence[str], text: Sequence[str
     """Return the items with any of the terms, those with most terms first.
 
     Args:
-        text: The fields to search. Empty: all.
+        text: the fields to search. Empty: all.
     """
     scored: list[tuple[int, Item]] = []
     for item in items:
@@ -392,7 +392,7 @@ def filter_items(
     """Return the items that match every condition.
 
     Args:
-        fields: The known fields. None: the fields of the items.
+        fields: the known fields. None: the fields of the items.
 
     Raises:
         AqlError: A field is unknown, or a condition is invalid.
@@ -630,7 +630,7 @@ class CollectionPage(msgspec.Struct, frozen=True):
         """Return the page as response data.
 
         Args:
-            select: Selects the fields of an item.
+            select: selects the fields of an item.
         """
         data: dict[str, Any] = {}
         if self.aggregations is not None:

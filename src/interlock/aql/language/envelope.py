@@ -187,7 +187,7 @@ def write_tool_result(
 
     Args:
         structured: True if the client supports structured content and it is enabled.
-        blocks: Content blocks that the data refers to. They follow the text.
+        blocks: content blocks that the data refers to. They follow the text.
     """
     text_block = b'{"type":"text","text":%b}' % _encode(envelope.decode())
     content = b",".join((text_block, *map(bytes, blocks))) if blocks else text_block

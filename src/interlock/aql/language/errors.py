@@ -311,7 +311,7 @@ def server_not_connected(name: str, server: str, state: str) -> AqlError:
     """Return the error for an operation of a server that is not connected.
 
     Args:
-        state: The state of the server.
+        state: the state of the server.
     """
     code = "NOT_FOUND_OPERATION"
     details: dict[str, Any] = {

@@ -89,8 +89,8 @@ def parse_selection(
     """Parse `fields` and `preset`. Together, the paths are added to the preset.
 
     Args:
-        known_fields: The known fields. None: any field is allowed.
-        computed: The names of computed fields.
+        known_fields: the known fields. None: any field is allowed.
+        computed: the names of computed fields.
 
     Raises:
         AqlError: A preset, path or field is invalid.

@@ -69,7 +69,7 @@ class ApprovalRequests:
     def __init__(self, approvals: ApprovalInbox, find: Callable[[str], Tool | None]) -> None:
         """
         Args:
-            find: Finds a tool of the catalog by its canonical name.
+            find: finds a tool of the catalog by its canonical name.
         """
         self._approvals = approvals
         self._find = find

@@ -35,7 +35,7 @@ class Blocks:
     ) -> None:
         """
         Args:
-            on_change: Called with each principal that becomes blocked or unblocked.
+            on_change: called with each principal that becomes blocked or unblocked.
         """
         self._store = store
         self._now = wall_clock
@@ -141,7 +141,7 @@ class BlockSync:
     ) -> None:
         """
         Args:
-            write_journal: Writes a journal entry: name, event and detail.
+            write_journal: writes a journal entry: name, event and detail.
         """
         self._store = store
         self._blocks = blocks

@@ -143,10 +143,10 @@ class SafetyChallenges:
     ) -> None:
         """
         Args:
-            on_verified: Called with a challenge that was passed, and with the operator or proof
+            on_verified: called with a challenge that was passed, and with the operator or proof
                 kind.
-            on_replaced: Called with a challenge and its replacement.
-            on_over: Called with each challenge that can no longer be passed.
+            on_replaced: called with a challenge and its replacement.
+            on_over: called with each challenge that can no longer be passed.
         """
         self.config = config
         self.codes = codes
@@ -391,7 +391,7 @@ class SafetyChallenges:
         """Handle a state change of a challenge's approval.
 
         Args:
-            arguments: The arguments of the call, while the approval is pending.
+            arguments: the arguments of the call, while the approval is pending.
         """
         if approval.is_pending:
             challenge = self._open.get(str(arguments.get("challenge_id")))

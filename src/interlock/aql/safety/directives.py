@@ -128,7 +128,7 @@ class AgentNotifications:
     def __init__(self, wall_clock: Callable[[], float], blocks: Iterable[PrincipalBlock]) -> None:
         """
         Args:
-            blocks: The current blocks. Iterated for every directive.
+            blocks: the current blocks. Iterated for every directive.
         """
         self._wall_clock = wall_clock
         self._blocks = blocks

@@ -130,9 +130,9 @@ def evaluate_report(
     """Evaluate a reported step.
 
     Args:
-        steps: The number of previous steps.
-        action: The operation that the report names.
-        approved_tier: The risk tier up to which an operator approved exactly this step.
+        steps: the number of previous steps.
+        action: the operation that the report names.
+        approved_tier: the risk tier up to which an operator approved exactly this step.
     """
     if steps >= max_steps:
         return StepVerdict("pause", 1, [f"{steps} of {max_steps} steps were made"], STEP_LIMIT)
@@ -161,8 +161,8 @@ def evaluate_call(
     """Evaluate an actual call.
 
     Args:
-        reported: The risk score of the report.
-        approved_tier: The risk tier up to which an operator approved this step.
+        reported: the risk score of the report.
+        approved_tier: the risk tier up to which an operator approved this step.
     """
     hint = normalize_hint(action.local_name)
     factors: list[str] = []

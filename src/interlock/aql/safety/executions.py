@@ -81,8 +81,8 @@ class AgentRuns:
     ) -> None:
         """
         Args:
-            rules: Returns the rules for a caller and an element name.
-            on_change: Called with each principal whose executions start or end.
+            rules: returns the rules for a caller and an element name.
+            on_change: called with each principal whose executions start or end.
         """
         self._wall_clock = wall_clock
         self._rules = rules

@@ -109,9 +109,9 @@ class SafetyLoop:
     ) -> None:
         """
         Args:
-            find_tool: Finds a tool by its canonical name.
-            operation_catalog: Returns the current operation catalog.
-            trust: Returns the trust in a server, as the config sets it.
+            find_tool: finds a tool by its canonical name.
+            operation_catalog: returns the current operation catalog.
+            trust: returns the trust in a server, as the config sets it.
         """
         self.config = config
         self.store = store
@@ -518,7 +518,7 @@ class SafetyLoop:
         """End an execution.
 
         Args:
-            by: Who ends it, for the journal.
+            by: who ends it, for the journal.
 
         Raises:
             InterlockError: The end cannot be written.

@@ -187,8 +187,8 @@ def _compile_parts(glob: str, separator: str, start: str, end: str) -> Parts:
     """Compile the parts of a glob.
 
     Args:
-        start: The anchor of the first part, unless a star is there.
-        end: The anchor of the last part, unless a star is there.
+        start: the anchor of the first part, unless a star is there.
+        end: the anchor of the last part, unless a star is there.
     """
     bodies = [_translate_part(part, separator) for part in glob.lower().split("*")]
     if len(bodies) == 1:

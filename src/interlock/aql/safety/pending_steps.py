@@ -64,8 +64,8 @@ class PendingSteps:
     ) -> None:
         """
         Args:
-            on_over: Called with a step that no longer waits, and True if it was approved.
-            on_gone: Called with a step whose execution has ended.
+            on_over: called with a step that no longer waits, and True if it was approved.
+            on_gone: called with a step whose execution has ended.
         """
         self._approval_requests = approval_requests
         self._open: dict[str, PendingStep] = {}

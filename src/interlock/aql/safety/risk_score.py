@@ -170,9 +170,9 @@ def compute_score(
     """Compute the risk score of an action.
 
     Args:
-        danger: The danger of the operation, if it is known.
+        danger: the danger of the operation, if it is known.
         pattern: A glob that requires approval.
-        repeated: How often this action was executed in this execution.
+        repeated: how often this action was executed in this execution.
         is_named: True if the operation is named, so that the words need not be specific.
     """
     word_danger, word = danger_of_hint(hint)

@@ -76,7 +76,7 @@ class EmbeddingSearcher:
     ) -> None:
         """
         Args:
-            load: Loads the encoder, in the thread that needs it first.
+            load: loads the encoder, in the thread that needs it first.
         """
         self.lexical = lexical
         self._load = load

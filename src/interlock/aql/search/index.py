@@ -123,7 +123,7 @@ class SearchIndex:
     ) -> None:
         """
         Args:
-            terms_by_tool: Cached terms by tool. New ones are added.
+            terms_by_tool: cached terms by tool. New ones are added.
         """
         self.operations: tuple[Operation, ...] = tuple(operations)
         tool_terms_list = []

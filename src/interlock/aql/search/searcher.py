@@ -186,7 +186,7 @@ class Searcher(Protocol):
         """Return the operations that match the text, best first.
 
         Args:
-            sees: Returns True for the tools that the caller sees. None: all tools.
+            sees: returns True for the tools that the caller sees. None: all tools.
         """
 
 
@@ -209,7 +209,7 @@ class LexicalSearcher:
     ) -> None:
         """
         Args:
-            operation_catalog: Returns the current operation catalog.
+            operation_catalog: returns the current operation catalog.
         """
         self._operation_catalog = operation_catalog
         self.usage = usage

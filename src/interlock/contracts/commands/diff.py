@@ -59,7 +59,7 @@ def read_contract_file(path: Path, include: Sequence[Path] = ()) -> ContractFile
     """Read the contract in a file. Raises ConfigError.
 
     Args:
-        include: Folders in which .proto files find their imports.
+        include: folders in which .proto files find their imports.
     """
     if path.suffix == ".proto":
         return ContractFile(path, DESCRIPTORS, _compile(path, include))

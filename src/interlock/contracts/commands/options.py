@@ -91,7 +91,7 @@ def open_registry(
     """Open the registry of an option or of the config. Raises ConfigError, InterlockError.
 
     Args:
-        publishes: The command publishes, so the registry may be created. Otherwise a folder
+        publishes: the command publishes, so the registry may be created. Otherwise a folder
             that the option names must contain a registry.
     """
     from interlock.contracts.registry.registry import ContractRegistry

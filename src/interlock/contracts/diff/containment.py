@@ -477,7 +477,7 @@ def _proves_other_members(
     alone.
 
     Args:
-        exempt_patterns: Patterns of names that are not considered.
+        exempt_patterns: patterns of names that are not considered.
     """
     if facts.max_properties == 0:
         return True
@@ -770,8 +770,8 @@ class Prover:
     """Proofs between the schemas of two documents, in one direction.
 
     Args:
-        declared_only: Members count only if the schema of the sender names them.
-        ignores_unknown: Readers skip unknown members, even if their own schema is closed.
+        declared_only: members count only if the schema of the sender names them.
+        ignores_unknown: readers skip unknown members, even if their own schema is closed.
     """
 
     def __init__(
@@ -837,7 +837,7 @@ class Prover:
         """Return whether every instance is an instance of the goal.
 
         Args:
-            level: The number of steps into the instance.
+            level: the number of steps into the instance.
         """
         goal = _resolve_node(goal)
         if goal.value is True or self._is_same_class(premise, goal):
@@ -882,7 +882,7 @@ class Prover:
         other.
 
         Args:
-            is_forward: Prove from the first document to the second.
+            is_forward: prove from the first document to the second.
         """
         shared = self.classes.shared
         if len(shared.changed) > _MAX_SHARED_REFERENCES:
@@ -994,7 +994,7 @@ class Prover:
         """Yield the premises of the branches of each union that applies to the instances.
 
         Args:
-            proven_classes: The classes of branches that need no proof.
+            proven_classes: the classes of branches that need no proof.
         """
         for node in facts.nodes:
             for keyword in ("anyOf", "oneOf"):

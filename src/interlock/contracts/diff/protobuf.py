@@ -125,7 +125,7 @@ def read_descriptors(data: bytes, renamed_packages: dict[str, str] | None = None
     """Parse a serialized FileDescriptorSet.
 
     Args:
-        renamed_packages: New names of packages, by their old names.
+        renamed_packages: new names of packages, by their old names.
 
     Raises:
         InterlockError: The data is invalid, or the `protobuf` library is not installed.

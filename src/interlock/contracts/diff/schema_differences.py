@@ -675,7 +675,7 @@ def _diff_branches(
     """Return the changes of the branches of a union.
 
     Args:
-        directions: Whether all changes together narrow, and widen.
+        directions: whether all changes together narrow, and widen.
     """
     narrows, widens = directions
     removed, added, pairs = _match_branches(

@@ -51,7 +51,7 @@ def diff_schemas(
     """Return the changes between two schemas, most serious first. Never raises for their content.
 
     Args:
-        strict: Members that a schema does not name count as sent. This is the default for plain
+        strict: members that a schema does not name count as sent. This is the default for plain
             input and output
             schemas. A stored type is judged by the members that it names, so that a new optional
             field is compatible.
@@ -151,7 +151,7 @@ class Comparison:
         several schemas at once.
 
         Args:
-            outer_names: Members that other parts of the new side mention for the same place.
+            outer_names: members that other parts of the new side mention for the same place.
         """
         olds, news = tuple(dict.fromkeys(olds)), tuple(dict.fromkeys(news))
         key = (frozenset(map(id, olds)), frozenset(map(id, news)), outer_names)

@@ -39,7 +39,7 @@ def diff_tools(
     """Return the changes of a tool: its arguments, results, effects and descriptions.
 
     Args:
-        strict: Arguments that the schema does not name count as sent.
+        strict: arguments that the schema does not name count as sent.
     """
     changes: list[SchemaChange] = []
     if old.get("name") != new.get("name"):

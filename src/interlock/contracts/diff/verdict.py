@@ -54,9 +54,9 @@ def check_release(
     """Check whether a new version may carry these changes.
 
     Args:
-        guide: The migration guide.
-        notice: The version that announced the break.
-        releases: The versions published so far. They count as release cycles; patches do not.
+        guide: the migration guide.
+        notice: the version that announced the break.
+        releases: the versions published so far. They count as release cycles; patches do not.
 
     Raises:
         InterlockError: A version is invalid.

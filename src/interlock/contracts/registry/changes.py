@@ -80,7 +80,7 @@ def compare_with_previous(
     """Return the changes since the previous version.
 
     Args:
-        batch: All contracts that are published together: imports of `.proto` files may name them.
+        batch: all contracts that are published together: imports of `.proto` files may name them.
     """
     if contract.protocol != "protobuf":
         return compare_documents(contract.protocol, old, contract.document)
@@ -149,8 +149,8 @@ def needs_publication(
     """Return whether a contract is to be published. False: an identical version exists.
 
     Args:
-        earlier: The contracts of the batch that come before this one.
-        batch: All contracts that are published together.
+        earlier: the contracts of the batch that come before this one.
+        batch: all contracts that are published together.
 
     Raises:
         InterlockError: The version exists with another document, or the change is breaking

@@ -154,8 +154,8 @@ class ContractGit:
         to commit.
 
         Args:
-            seconds: The time of the commit, in seconds since 1970.
-            tag: Returns the name of a tag for the commit.
+            seconds: the time of the commit, in seconds since 1970.
+            tag: returns the name of a tag for the commit.
 
         Raises:
             InterlockError: The publication is rejected, or the repository cannot be used.

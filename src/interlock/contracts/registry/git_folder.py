@@ -339,7 +339,7 @@ def blob_id(content: bytes, sample_id: str) -> str:
     """Return the id that Git gives a file with this content.
 
     Args:
-        sample_id: An id of the same repository: its length tells the hash algorithm.
+        sample_id: an id of the same repository: its length tells the hash algorithm.
     """
     algorithm = hashlib.sha256 if len(sample_id) == 64 else hashlib.sha1
     return algorithm(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()

@@ -39,7 +39,7 @@ def find(
     """Return the newest version in a range, with its document.
 
     Args:
-        include_sunset: Also return a major whose support has ended.
+        include_sunset: also return a major whose support has ended.
 
     Raises:
         InterlockError: No contract matches, several match, or the major has ended.

@@ -69,9 +69,9 @@ class ContractRegistry:
         """Open the registry. The repository is created by the first publication.
 
         Args:
-            backend: The Git implementation: the program, the library dulwich, or whichever is
+            backend: the Git implementation: the program, the library dulwich, or whichever is
                 installed.
-            lock_timeout: Seconds to wait for other processes that use the repository.
+            lock_timeout: seconds to wait for other processes that use the repository.
 
         Raises:
             InterlockError: Neither git nor dulwich is installed.
@@ -136,7 +136,7 @@ class ContractRegistry:
         All new contracts go into one commit.
 
         Args:
-            reason: Returns the commit message for the new contracts.
+            reason: returns the commit message for the new contracts.
         """
         results: list[SnapshotResult] = []
 
@@ -168,9 +168,9 @@ class ContractRegistry:
         """Deprecate a major of a contract. Queries do not return it from `sunset_at` on.
 
         Args:
-            deprecated_at: Default: now.
-            sunset_at: Default: 180 days after `deprecated_at`.
-            early: Accept an end in the past, or less than 90 days after `deprecated_at`.
+            deprecated_at: default: now.
+            sunset_at: default: 180 days after `deprecated_at`.
+            early: accept an end in the past, or less than 90 days after `deprecated_at`.
 
         Raises:
             InterlockError: The major does not exist, or the times are invalid.
@@ -257,7 +257,7 @@ class ContractRegistry:
         """Return the newest version of a contract in a version range.
 
         Args:
-            include_sunset: Also return a major whose support has ended.
+            include_sunset: also return a major whose support has ended.
 
         Raises:
             InterlockError: No contract matches, or several do. The message lists what exists.
@@ -296,8 +296,8 @@ class ContractRegistry:
         Args:
             name: A glob.
             source: A glob on the source of the provenance.
-            since: The earliest time of the provenance.
-            until: The time of the provenance must be before this.
+            since: the earliest time of the provenance.
+            until: the time of the provenance must be before this.
         """
         contracts = self._load_index().search(
             names=name,
@@ -347,7 +347,7 @@ class ContractRegistry:
         """Validate a payload against a contract.
 
         Args:
-            part: For a tool: `input` or `output`.
+            part: for a tool: `input` or `output`.
 
         Raises:
             InterlockError: The contract does not exist, or has no JSON Schema for this part.

@@ -88,8 +88,8 @@ def commented_text(head: str, body: str, source: str, comment: str) -> str:
     """Format a text with a header of comments.
 
     Args:
-        head: The part of the text that must stand before the header.
-        comment: The characters that begin a comment.
+        head: the part of the text that must stand before the header.
+        comment: the characters that begin a comment.
     """
     lines = (
         f"{comment} Generated from {source} by {GENERATOR}.\n"
@@ -125,7 +125,7 @@ def _format_json(value: Any, indent: str, prefix_length: int = 0) -> str:
     """Format JSON for people: short and flat values share one line.
 
     Args:
-        prefix_length: The number of characters that are on the first line already.
+        prefix_length: the number of characters that are on the first line already.
     """
     flat = json.dumps(value, ensure_ascii=False)
     children = value.values() if isinstance(value, dict) else value

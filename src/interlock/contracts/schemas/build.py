@@ -99,7 +99,7 @@ def build_all(
     """Generate everything from the schemas of a folder.
 
     Args:
-        out: The folder of the generated files, if it is another one.
+        out: the folder of the generated files, if it is another one.
 
     Raises:
         SchemaError: The schemas cannot be used.

@@ -99,7 +99,7 @@ def find_parameter_drift(
     differences.
 
     Args:
-        schemas: The file and the schema of each type, by the name of the type.
+        schemas: the file and the schema of each type, by the name of the type.
     """
     for params in extract_parameters(document):
         stem = params.name.removesuffix("Params")

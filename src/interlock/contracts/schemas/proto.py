@@ -144,7 +144,7 @@ class ProtoFiles:
         """Create the set.
 
         Args:
-            imported: Files from which nothing is generated.
+            imported: files from which nothing is generated.
         """
         self.files = {file.name: file for file in files}
         self._imported = list(imported)

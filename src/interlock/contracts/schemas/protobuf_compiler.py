@@ -366,8 +366,8 @@ def protoc(names: Iterable[str], folders: Iterable[str | Path], *, cwd: Path) ->
     """Compile files into the bytes of a `FileDescriptorSet` that includes their imports.
 
     Args:
-        folders: Where to look for imports, in this order.
-        cwd: The folder that relative paths start from.
+        folders: where to look for imports, in this order.
+        cwd: the folder that relative paths start from.
 
     Raises:
         CompileError: A file is invalid.

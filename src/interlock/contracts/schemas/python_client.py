@@ -71,7 +71,7 @@ class TypeGenerator:
         """Return the annotation for a schema.
 
         Args:
-            hint: The name for an unnamed object.
+            hint: the name for an unnamed object.
         """
         if not isinstance(schema, dict) or not schema:
             return "Any"
