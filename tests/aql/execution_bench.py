@@ -30,7 +30,7 @@ _SIGNATURE = Signature((), {}, {}, frozenset(), frozenset(), True, frozenset())
 
 
 class EnvelopeWriter:
-    """The least that AQL does at the end of a call: the envelope."""
+    """A response writer that only writes envelopes."""
 
     def resolve_operation(self, call: Call) -> bool:
         return False
@@ -58,7 +58,7 @@ class EnvelopeWriter:
 
 
 class ToolOperations:
-    """Every tool of a catalog as an operation with the same name."""
+    """An operation catalog with one operation per tool, under the name of the tool."""
 
     def __init__(self, tools: Sequence[Tool]) -> None:
         self.number = 1
@@ -91,7 +91,7 @@ class ToolOperations:
 
 
 class ClientSession:
-    """A client that stays connected until it ends."""
+    """A session that lasts until `end`."""
 
     def __init__(self) -> None:
         self.client = SESSION
@@ -109,7 +109,7 @@ class ClientSession:
 
 
 class Bench:
-    """A node as far as executions know one. Made, used and closed inside one event loop."""
+    """The parts of a node that executions need, inside one event loop."""
 
     def __init__(self, path: Path | None = None, **settings: Any) -> None:
         concurrent = settings.pop("concurrent", 64)

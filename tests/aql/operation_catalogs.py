@@ -35,7 +35,7 @@ assert SINGLE is not None
 
 
 def config(**settings: Any) -> AqlConfig:
-    """Settings as a file has them."""
+    """Return AQL settings from values of a config file."""
     return msgspec.convert(settings, AqlConfig)
 
 
@@ -46,7 +46,7 @@ def find_view(query: str, **settings: Any) -> OperationView:
 
 
 def tool(name: str, properties: dict[str, Any] | None = None, **members: Any) -> bytes:
-    """A tool with these properties; those whose schema says `required: True` are."""
+    """Return a tool with these properties. `required: True` in a schema makes it required."""
     properties = properties or {}
     required = [
         key
@@ -87,7 +87,7 @@ def builtin_operation(
 
 
 def builtin_offering(*natives: BuiltinOperation) -> Offering:
-    """The node's own operations, as they are posted to the catalog."""
+    """Return the offering of builtin operations."""
     server = ServerConfig(
         command="interlock",
         segment=BUILTIN_SEGMENT,
@@ -122,13 +122,13 @@ def operation_catalog(
 
 
 def single_operation(*tools: str | bytes, key: str = "s", **settings: Any) -> Operation:
-    """The operation of an offering with one tool."""
+    """Return the only operation of an offering with one tool."""
     (one,) = operation_catalog(offer(key, tools, **settings)).all()
     return one
 
 
 class Introspection:
-    """A node's introspection over some offerings, as a client in a face asks it."""
+    """The introspection of some offerings for a client in a view."""
 
     def __init__(
         self,

@@ -56,7 +56,6 @@ def test_operation_of_absent_server_names_server(tmp_path: Path) -> None:
 
 @pytest.mark.spec("AQ-8.6.6-1")
 def test_standalone_node_evaluates_reported_steps(tmp_path: Path) -> None:
-    """A stand-alone node: an agent asks it before it does things that never pass through it."""
     safety = SafetyConfig(mode="enforcing")
     node = NodeThread(tmp_path, workshops={}, policy=FREE, aql=AqlConfig(view="aql", safety=safety))
     try:

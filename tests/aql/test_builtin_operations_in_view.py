@@ -52,7 +52,7 @@ SPEAKS_TASKS = Client(
 
 
 class ViewNode:
-    """A node as far as a client in a view knows it."""
+    """A node for a client in a view."""
 
     def __init__(self) -> None:
         config = AqlConfig()

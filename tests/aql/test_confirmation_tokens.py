@@ -55,7 +55,7 @@ def run_test(test: Callable[[], Awaitable[None]]) -> None:
 
 
 class ConfirmationNode:
-    """A node whose deletions wait for a human."""
+    """A node whose deletions need approval."""
 
     def __init__(self, folder: Path, config: AqlConfig | None = None, **settings: Any) -> None:
         self.node: ViewPipeline = gated_pipeline(folder, config, tokens=TOKENS, **settings)

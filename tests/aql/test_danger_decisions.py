@@ -41,7 +41,7 @@ LEVELS = {
 
 
 class DecisionBench:
-    """Risk over a real book, with trust as the config sets it."""
+    """Danger decisions over a real operation catalog, with configured trust."""
 
     def __init__(
         self,
@@ -170,8 +170,6 @@ MANAGES = definition(
 
 
 def test_arguments_do_not_lower_declared_danger() -> None:
-    """A call with harmless arguments is weighed as one; a declared danger is of every call."""
-
     def weigh(bench: DecisionBench) -> Decision:
         found = bench.operation_catalog.find("s_manage_item")
         assert found is not None

@@ -21,7 +21,7 @@ ORIGINS = {
 
 
 def definitions() -> list[dict[str, Any]]:
-    """Thirty tools as one server lists them: some say what they do, some do not."""
+    """Return thirty tools of one server, with and without annotations."""
     found: list[dict[str, Any]] = [
         {
             "name": f"{verb}{thing}",

@@ -23,7 +23,7 @@ from tests.support.offerings import definition
 
 
 def example_params(schema: dict[str, Any], name: str = "run_it") -> dict[str, Any]:
-    """An example for a tool with this schema."""
+    """Return the example parameters of a tool with this schema."""
     request = introspection.example_request(single_operation(definition(name, inputSchema=schema)))
     assert request["operation"] == f"s_{name}"
     params: dict[str, Any] = request["params"]

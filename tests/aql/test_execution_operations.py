@@ -39,7 +39,7 @@ SPEAKS_TASKS = Client(
 
 
 class ExecutionDesk(Bench):
-    """A bench with its operations."""
+    """A bench with the operations about executions."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -77,7 +77,7 @@ async def open_desk(**settings: Any) -> AsyncIterator[ExecutionDesk]:
 
 
 async def start_three_executions(desk: ExecutionDesk) -> list[str]:
-    """One that completed, one that failed, and one that runs."""
+    """Start three executions: one completes, one fails and one runs."""
     ids = []
     for end in ("completed", "failed", "running"):
         ids.append((await desk.start())["execution_id"])

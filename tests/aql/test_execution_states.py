@@ -74,7 +74,7 @@ def test_diagram_shows_every_transition() -> None:
 
 
 class ExecutionLifecycle(RuleBasedStateMachine):
-    """Executions of one caller over a real pipeline; what each may become is kept beside it."""
+    """Executions of one caller on a real pipeline, compared with their expected states."""
 
     started = Bundle("started")
 

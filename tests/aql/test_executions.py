@@ -27,7 +27,7 @@ OWNER = principal(CLERK)
 def with_bench(
     test: Callable[[Bench], Awaitable[None]], path: Path | None = None, **more: Any
 ) -> Bench:
-    """Run a test inside one event loop, with a bench that is closed afterwards."""
+    """Run a test with a bench in one event loop, and close the bench."""
 
     async def run() -> Bench:
         bench = Bench(path, **more)
@@ -42,7 +42,7 @@ def with_bench(
 
 @asynccontextmanager
 async def open_bench(path: Path | None = None, **more: Any) -> AsyncIterator[Bench]:
-    """Run a test inside one event loop, with a bench that is closed afterwards."""
+    """Run a test with a bench in one event loop, and close the bench."""
 
     bench = Bench(path, **more)
     try:
@@ -403,7 +403,7 @@ async def test_keeps_result_in_memory_until_stored(tmp_path: Path) -> None:
 
 
 def limit_pages(bench: Bench, is_full: bool = True) -> None:
-    """The disk of the store has no room, as SQLite says it."""
+    """Limit the pages of the store, so that SQLite reports a full disk."""
 
     def limit(file: sqlite3.Connection) -> None:
         [pages] = file.execute("PRAGMA page_count").fetchone()

@@ -46,7 +46,7 @@ def make_call(arguments: bytes, endpoint: str = "mcp_aql_read", face: Any = FIVE
 
 
 def resolve_call(staged: ViewPipeline, call: Call) -> tuple[Any, ...] | str:
-    """What a request becomes: the tool, its arguments, the operation. Or why not."""
+    """Return the tool, arguments and operation of a request, or the error message."""
     catalog = staged.rig.catalog
     try:
         if not staged.stage.resolve_operation(call):
@@ -67,7 +67,7 @@ def resolve_call(staged: ViewPipeline, call: Call) -> tuple[Any, ...] | str:
 
 @pytest.fixture(scope="module")
 def warm() -> ViewPipeline:
-    """One that has seen every kind of ordinary request."""
+    """Return a pipeline that has cached every kind of common request."""
     staged = ViewPipeline(PipelineHarness(hub_offering()))
     for operation, endpoint in (("hub_get_issue", "read"), ("hub_run_report", "execute")):
         params = {"owner": "me", "number": 1} if operation == "hub_get_issue" else {}
@@ -215,7 +215,7 @@ def test_config_change_clears_cache() -> None:
 
 
 class CountingQuotas:
-    """Quotas that count."""
+    """Quotas that count admitted calls."""
 
     def __init__(self) -> None:
         self.active = True
@@ -333,7 +333,7 @@ def test_fast_and_slow_path_return_same_result(
 
 
 def odds_offering(**more: Any) -> Offering:
-    """`hub`, with an operation whose schema leaves much open."""
+    """Return the hub with an operation that has an open schema."""
     schema = {
         "type": "object",
         "properties": {"owner": {"type": "string"}, "ratio": {"type": "number"}, "tags": {}},
@@ -386,7 +386,7 @@ RESULTS = st.fixed_dictionaries(
 
 
 def fast_path_call() -> tuple[ViewPipeline, Call]:
-    """A call that took the short way."""
+    """Return a call that took the fast path."""
     staged = _PAIR[1]
     staged.stage.resolve_operation(make_call(ORDINARY))
     call = make_call(ORDINARY)

@@ -42,7 +42,7 @@ FIVE, SINGLE = find_view("view=aql"), find_view("view=aql-single")
 
 
 class IntrospectedNode:
-    """A node as far as operations know one, with servers that answer what they were sent."""
+    """A node whose servers return the received arguments."""
 
     def __init__(self, *offerings: Offering, which: OperationView = FIVE, **settings: Any) -> None:
         self.face = which

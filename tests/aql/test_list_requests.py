@@ -34,7 +34,7 @@ OWN = (builtin_operation("introspect"), builtin_operation("execute_agent", Categ
 
 
 def numbered_catalog(tools: int, chance: random.Random | None = None) -> OperationSnapshot:
-    """A catalog of so many tools. With `chance` its names are the longest that are shown."""
+    """Return a catalog with this number of tools. With `chance`, names have maximum length."""
     verbs = ("create", "get", "update", "delete", "run")
     listed: dict[str, list[bytes]] = {}
     for number in range(tools):

@@ -25,7 +25,7 @@ from tests.support.calls import LOCAL, SESSION
 
 
 class NotesBench:
-    """The operations about notes, over a real store."""
+    """The operations about notes, with a real store."""
 
     def __init__(self, path: Path | None = None) -> None:
         self.now = 1_700_000_000.0

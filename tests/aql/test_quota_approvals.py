@@ -28,7 +28,7 @@ RATE_LIMITED_RESULT = {
 
 
 class QuotaNode:
-    """A node with quotas, whose pauses wait at its gate."""
+    """A node with quotas whose pauses need approval."""
 
     def __init__(self, folder: Path, **settings: Any) -> None:
         made = config(**settings)

@@ -54,7 +54,7 @@ def operation(name: str = "forge_get_issue") -> Operation:
 
 
 class QuotaBench:
-    """Quotas with clocks that a test moves."""
+    """Quotas with manual clocks."""
 
     def __init__(self, store: Any = None, *, asks: bool = True, **settings: Any) -> None:
         """`asks`: whether a human can be asked."""
@@ -305,7 +305,6 @@ REQUIRED = json.dumps(
 def test_releases_calls_that_were_not_dispatched(
     error: InterlockError | None, dispatched: bool
 ) -> None:
-    """No name of an error says whether a call left."""
     desk = QuotaBench(
         quotas=[HOURLY], api_limits=[{"limit": 5, "window": "hour"}, {"limit": 5, "cost": 1.0}]
     )
@@ -353,7 +352,7 @@ def test_config_change_keeps_counts() -> None:
 
 
 async def use_and_restart(path: Path) -> list[Any]:
-    """Use some, stop, start again, and look."""
+    """Use quotas, restart, and return the counts."""
     loop = asyncio.get_running_loop()
     settings: dict[str, Any] = {
         "quotas": [{"metric": "requests_per_hour", "warn": 2, "pause": 3}],

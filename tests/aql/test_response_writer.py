@@ -131,7 +131,7 @@ def test_shapes_server_lists_by_underscore_parameters() -> None:
 
 
 def list_with_options(data: Any, **also: Any) -> dict[str, Any]:
-    """The answer to a list of a server that gave this."""
+    """Return the envelope of a list call whose server returned this data."""
     node = view_pipeline()
     list_issues(node, also=also)
     node.last.answer(**text_result(data if isinstance(data, str) else json.dumps(data)))

@@ -29,7 +29,7 @@ def create_issue(node: ViewPipeline, **params: Any) -> Any:
 
 
 def get_error(params: Any, operation: str = "hub_create_issue", **top: Any) -> dict[str, Any]:
-    """The fault of a request; nothing of it has reached the server."""
+    """Send an invalid request and return the error. No call may reach the server."""
     node = view_pipeline()
     asked = {"operation": operation, "params": params, **top}
     envelope = node.ask(node.home(operation), asked)

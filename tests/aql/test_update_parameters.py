@@ -14,7 +14,7 @@ WHOLE = {"type": "integer", "required": True}
 
 
 def split_parameters(name: str, properties: dict[str, Any]) -> tuple[list[str], list[str]]:
-    """The parameters beside `input`, and those in it."""
+    """Return the parameters beside `input`, and the parameters in `input`."""
     found = single_operation(tool(name, properties))
     assert found.category is Category.UPDATE
     taken = found.signature.parameters

@@ -47,7 +47,7 @@ DELETES = {"x-mcpax-capability": {"mutable": True, "reversible": False}}
 
 
 def object_schema(*required: str, **properties: Any) -> dict[str, Any]:
-    """A closed schema of an object; a property is a type, or a schema."""
+    """Return a closed object schema. A property is a type or a schema."""
     return {
         "type": "object",
         "properties": {
@@ -59,7 +59,7 @@ def object_schema(*required: str, **properties: Any) -> dict[str, Any]:
 
 
 def hub_offering() -> Offering:
-    """A server with an operation of every kind."""
+    """Return a server with an operation of every category."""
     issue = {"owner": "string", "repo": "string"}
     return offer(
         "hub",
@@ -107,7 +107,7 @@ def hub_offering() -> Offering:
 
 
 class ViewPipeline:
-    """A node's pipeline in which clients see operations."""
+    """A pipeline in which clients see operations."""
 
     def __init__(
         self,
@@ -298,7 +298,7 @@ class ViewPipeline:
 def view_pipeline(
     config: AqlConfig | None = None, *offerings: Offering, **settings: Any
 ) -> ViewPipeline:
-    """Without a gate: nobody has to confirm anything."""
+    """Return a pipeline without approvals."""
     natives = settings.pop("natives", ())
     return ViewPipeline(
         PipelineHarness(*(offerings or (hub_offering(),)), **settings), None, config, natives
@@ -306,7 +306,7 @@ def view_pipeline(
 
 
 def gated_pipeline(folder: Path, config: AqlConfig | None = None, **settings: Any) -> ViewPipeline:
-    """With one. Only in a running loop."""
+    """Return a pipeline with approvals. It needs a running loop."""
     natives = settings.pop("natives", ())
     node = Gated(folder, *settings.pop("offerings", (hub_offering(),)), **settings)
     return ViewPipeline(node.rig, node, config, natives)

@@ -21,7 +21,7 @@ _numbers = count(1)
 def make_decision_record(
     arguments: Any = None, verdict: str = "approve", **fields: Any
 ) -> HumanDecision:
-    """One decision. Each is about an approval of its own, a minute after the one before."""
+    """Return a decision about a new approval, one minute after the previous decision."""
     number = next(_numbers)
     made = {
         "time": NOW + 60.0 * number,
@@ -47,14 +47,14 @@ def make_decisions(
 
 
 def note_arguments(count: int = 8, folder: str = "/srv/notes/") -> list[dict[str, Any]]:
-    """Arguments of writes that each have a file and a text of their own."""
+    """Return arguments of writes, each with its own file and text."""
     return [
         {"path": f"{folder}{one}.md", "content": f"This is text {one}."} for one in range(count)
     ]
 
 
 def any_decision() -> strategies.SearchStrategy[HumanDecision]:
-    """Any decision, of few tools and few words so that patterns come about."""
+    """Return a strategy of decisions of few tools and values, so that patterns occur."""
     paths = strategies.sampled_from(
         ["/a/x", "/a/y", "/a/b/x", "/a/b/y", "/a/../x", "/c/x", "x", "", "https://h/a", "a\\b"]
     )
@@ -82,7 +82,7 @@ def any_decision() -> strategies.SearchStrategy[HumanDecision]:
 
 
 def histories() -> strategies.SearchStrategy[list[HumanDecision]]:
-    """Histories in which something was decided often: each decision stands a few times."""
+    """Return a strategy of histories with repeated decisions."""
 
     def repeated(some: list[tuple[HumanDecision, int]]) -> list[HumanDecision]:
         fresh = (make_decision_record() for _ in iter(int, 1))

@@ -38,7 +38,7 @@ def make_rule(**fields: Any) -> LearnedRule:
 
 
 class RecordedJournal:
-    """A journal that is looked at."""
+    """A journal with recorded entries."""
 
     def __init__(self) -> None:
         self.entries: list[tuple[str, ...]] = []
@@ -48,7 +48,7 @@ class RecordedJournal:
 
 
 class LearnedRuleBench:
-    """Rules, and calls that are put before them as the policy would."""
+    """Learned rules, and calls with a decision of the policy."""
 
     def __init__(self, *rules: LearnedRule) -> None:
         self.journal = RecordedJournal()
@@ -299,7 +299,7 @@ def test_rule_does_not_replace_denial() -> None:
 
 
 class MemoryDecisions:
-    """Decisions, in memory."""
+    """Decisions in memory."""
 
     def __init__(self) -> None:
         self.all: list[HumanDecision] = []
@@ -316,8 +316,6 @@ class MemoryDecisions:
 
 @pytest.mark.spec("MX-2.1-2")
 async def test_decisions_become_active_rule(tmp_path: Path) -> None:
-    """A real gate, a human's signatures, and the rule that they lead to; and back again."""
-
     gated = Gated(tmp_path, write_offering(), rules=[WRITES])
     kept = MemoryDecisions()
     gated.approvals.watch(DecisionRecorder(kept, lambda: gated.wall).on_approval)

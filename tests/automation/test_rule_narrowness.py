@@ -130,7 +130,6 @@ SECRETS = [
 
 @pytest.mark.parametrize("secret", SECRETS)
 def test_rejections_of_masked_values_are_exceptions(secret: str) -> None:
-    """Whether a rule covers them cannot be said, and that is no reason to forget them."""
     said = make_decisions({"content": f"We met {one} people today."} for one in range(36))
     [rule] = suggest_rules(said)
     assert rule.open == ["content"]
@@ -281,7 +280,6 @@ def test_range_applies_only_with_observed_values() -> None:
 
 
 def test_sibling_folders_do_not_open_parent() -> None:
-    """Two homes say nothing about a third."""
     [rule] = suggest_rules(
         make_decisions({"path": f"/home/{'ab'[one % 2]}/notes/{one}.md"} for one in MANY)
     )
@@ -376,7 +374,7 @@ def test_values_of_other_caller_are_not_shared() -> None:
 
 
 def expand_templates(templates: list[tuple[str, dict[str, Any], int]]) -> list[HumanDecision]:
-    """Each template some times, with a number of its own wherever it has a `%`."""
+    """Return decisions of each template with a number in place of each `%`."""
     return [
         make_decision_record(
             {
@@ -417,7 +415,7 @@ PROBES: Any = st.dictionaries(
 
 
 def is_similar(name: str, value: Any, seen: Any) -> bool:
-    """Whether a value is like one that was seen: the same, in its top folder, or a number."""
+    """Return whether a value is equal to an observed value, in its folder, or a number."""
     if type(value) is type(seen) and value == seen:
         return True
     if isinstance(value, int | float) and isinstance(seen, int | float):

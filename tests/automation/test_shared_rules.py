@@ -76,7 +76,6 @@ def test_callers_share_only_common_range() -> None:
 
 
 def test_caller_outside_of_common_range_is_not_named() -> None:
-    """Its own numbers begin where theirs end: two of them are among theirs."""
     history = amount_decisions("ada", *range(60)) + amount_decisions("bob", *range(60))
     history += amount_decisions("carol", *range(58, 118))
     found = suggest_rules(history)
@@ -97,7 +96,6 @@ def test_fractions_apply_only_to_callers_with_fractions() -> None:
 
 
 def test_unrelated_numbers_give_no_range_in_folder() -> None:
-    """Between two of them is all that another was seen with, elsewhere."""
     history = [
         make_decision_record({"path": f"/srv/{one % 8}/{one}", "n": one * 2 * 10**9}, caller="ada")
         for one in range(50)
@@ -161,7 +159,6 @@ def test_rejected_numbers_are_in_no_rule() -> None:
 
 
 def test_random_rejections_give_no_rule() -> None:
-    """Of so many combinations some are never refused, by chance."""
     chance = random.Random(7)
     history = [
         make_decision_record(
@@ -185,7 +182,6 @@ def test_exception_needs_five_later_approvals() -> None:
 
 @pytest.mark.parametrize("asked", [1, 2, 3])
 def test_two_decisions_give_no_rule(asked: int) -> None:
-    """The config takes no less than three, and neither does what is made of it."""
     bar = AutomationConfig(decisions=asked)
     assert suggest_rules(make_decisions([{"env": "test"}] * 2), bar) == []
     assert suggest_rules(make_decisions([{"env": "test"}] * 3), bar)
@@ -235,7 +231,7 @@ PASTS = st.lists(
 
 
 def is_own_value(value: Any, seen: list[Any]) -> bool:
-    """Whether a value lies within what one caller was seen with."""
+    """Return whether a value is within the observed values of one caller."""
     if any(type(value) is type(one) and value == one for one in seen):
         return True
     if isinstance(value, int | float) and not isinstance(value, bool):
@@ -250,7 +246,7 @@ def is_own_value(value: Any, seen: list[Any]) -> bool:
 def count_supported_rules(
     history: list[HumanDecision], probes: list[Any], bar: AutomationConfig = BAR
 ) -> int:
-    """Everything that a rule allows or denies is borne by each of those whom it names."""
+    """Return the number of suggestions. Every named caller must support each rule."""
     found = suggest(history, bar, irreversible=True)
     for one in found:
         rule, compiled = one.rule, CompiledRule(one.rule)
@@ -294,7 +290,6 @@ def test_every_named_caller_supports_rule(history: list[HumanDecision], probes: 
 
 
 def test_overlapping_callers_support_rule() -> None:
-    """Made so that rules come about: random ones seldom have any."""
     chance = random.Random(7)
     suggested = 0
     for _ in range(150):

@@ -147,7 +147,6 @@ def test_count_limited_applies_to_any_minute() -> None:
 
 
 def test_suggests_narrowest_rule() -> None:
-    """Nearly all were in one folder: the one elsewhere does not open every other."""
     found = single_suggestion(
         [
             make_decision_record({"path": "/etc/hosts", "content": "x"}),
@@ -299,7 +298,6 @@ ELSEWHERE = {"path": "/etc/passwd", "content": "x"}
 )
 @pytest.mark.parametrize("times", [1, 2, 3, 6])
 def test_odd_approved_calls_do_not_widen_rule(odd: dict[str, Any], times: int) -> None:
-    """Of ten good ones, and some that are made to blur what they have in common."""
     history = make_decisions(note_arguments(10)) + make_decisions([odd] * times)
     for found in suggest(history, SETTINGS):
         if "path" in odd:
@@ -317,7 +315,6 @@ def test_ambiguous_paths_give_no_rule() -> None:
 
 
 def test_hidden_long_paths_do_not_widen_rule() -> None:
-    """They are all hidden, all different, and have everything else in common."""
     long = [{"path": f"/srv/{'x' * 2_000}{one}", "content": "x"} for one in range(9)]
     for found in suggest(make_decisions(note_arguments(10)) + make_decisions(long), SETTINGS):
         assert covers(found.rule, ELSEWHERE) is not True

@@ -20,7 +20,7 @@ from cryptography.x509.oid import NameOID
 
 
 class Identity(NamedTuple):
-    """Paths of a certificate and its key."""
+    """The paths of a certificate and its key."""
 
     certificate: str
     key: str

@@ -16,7 +16,7 @@ Run = Callable[[Coroutine[Any, Any, None]], None]
 
 @pytest.fixture(params=["asyncio", "uvloop"])
 def run(request: pytest.FixtureRequest) -> Run:
-    """Runs a test's coroutine. The loop may not complain about anything, nothing may be left."""
+    """A function that runs a coroutine. The loop must report no error, and no task may remain."""
 
     def on_the_loop(test: Coroutine[Any, Any, None]) -> None:
         complaints: list[dict[str, Any]] = []

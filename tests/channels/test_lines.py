@@ -22,7 +22,7 @@ from tests.channels.recording_owner import RecordingOwner
 
 
 class LineListener:
-    """A server on a Unix socket, and who came to it."""
+    """A server on a Unix socket with its connections."""
 
     def __init__(self, path: Path) -> None:
         self.url = f"unix:{path}"
@@ -154,7 +154,7 @@ def test_missing_listener_is_unavailable(run: Run, tmp_path: Path) -> None:
 
 
 class FedChannel:
-    """What a channel runs on, in a test's hands."""
+    """A channel whose bytes a test feeds."""
 
     def __init__(self, unread: int = 0) -> None:
         self.written: list[bytes] = []

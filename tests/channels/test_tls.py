@@ -30,7 +30,7 @@ def serve(exchange: HttpExchange) -> None:
 
 
 class TlsListener:
-    """The node's listener, with TLS."""
+    """The listener of the node with TLS."""
 
     def __init__(self, http: HttpServer) -> None:
         self.port = http.port

@@ -44,7 +44,7 @@ async def echo(socket: ServerConnection) -> None:
 async def raw_server(
     talk: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
 ) -> AsyncIterator[str]:
-    """A server that says whatever a test wants it to."""
+    """A server with a scripted handler."""
     done = asyncio.Event()
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -64,7 +64,7 @@ async def raw_server(
 
 
 async def accept_handshake(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Opens the WebSocket as it should be."""
+    """Accept the WebSocket handshake."""
     head = await reader.readuntil(b"\r\n\r\n")
     (key,) = (
         line.partition(b":")[2].strip()

@@ -30,7 +30,7 @@ Act = Callable[[WebSocketChannel, bytes], None]
 
 @asynccontextmanager
 async def channel_server(act: Act, ended: asyncio.Future[str]) -> AsyncIterator[int]:
-    """A channel on each connection; `act` is told what it hears."""
+    """A server with a channel on each connection. `act` receives its messages."""
 
     class Server(asyncio.Protocol):
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -48,7 +48,7 @@ async def channel_server(act: Act, ended: asyncio.Future[str]) -> AsyncIterator[
 def exchange_frames(
     act: Act, says: bytes, then: Callable[[asyncio.StreamWriter], None] = lambda _: None
 ) -> Callable[[list[WebSocketEvent], list[str]], Coroutine[Any, Any, None]]:
-    """Says something in one piece, and reads to the end what comes back."""
+    """Return a test that sends frames in one piece and reads until the end."""
 
     async def talk(events: list[WebSocketEvent], reasons: list[str]) -> None:
         ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()

@@ -27,7 +27,7 @@ ADD = tool("add", a={"type": "integer"})
 
 
 class ChangingServer:
-    """The node `running`, its upstream `shop`, and its contracts."""
+    """A node, its upstream `shop` and its contracts."""
 
     def __init__(self, folder: Path, *tools: dict[str, Any], **settings: Any) -> None:
         """`settings`: of `contracts`; those that begin with `node_` of the node itself."""

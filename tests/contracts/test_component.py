@@ -27,7 +27,7 @@ Start = Callable[..., ChangingServer]
 
 @pytest.fixture
 def start_node(tmp_path: Path) -> Iterator[Start]:
-    """Starts a node in the same folder as the one before, which is stopped first."""
+    """A function that stops the previous node and starts a node in its folder."""
     running: list[ChangingServer] = []
 
     def begin(*tools: dict[str, Any], **settings: Any) -> ChangingServer:
@@ -42,7 +42,7 @@ def start_node(tmp_path: Path) -> Iterator[Start]:
 
 
 def call_and_get_error(shop: ChangingServer, **arguments: Any) -> str | None:
-    """Why a call does not reach its server. None: it does."""
+    """Return the error of a call, or None if the call reaches its server."""
     before = len(shop.shop.calls("echo"))
     result = shop.call("echo", **arguments).json
     if len(shop.shop.calls("echo")) > before:
@@ -143,7 +143,6 @@ def test_holds_breaking_tool_until_accepted(start_node: Start) -> None:
 
 
 def test_pending_tool_is_never_visible(start_node: Start) -> None:
-    """Not even who reads the list in the moment in which it changes."""
     shop = start_node(on_break="hold")
     seen: list[list[str]] = []
     catalog = shop.running.node.catalog
@@ -172,7 +171,6 @@ def test_restored_tool_is_listed_again(start_node: Start) -> None:
 
 
 def test_records_survive_restart(start_node: Start) -> None:
-    """What a tool was, what it is, and that nobody has accepted it."""
     start_node(on_break="hold")
     shop = start_node(DEMANDING, ADD, on_break="hold")
     assert shop.listed() == ["shop.add"]
@@ -233,7 +231,6 @@ def test_hidden_or_renamed_tool_is_not_removed(start_node: Start) -> None:
 
 
 def test_registry_restores_lost_state_folder(start_node: Start) -> None:
-    """The registry knows what a tool was, also when the node does not any more."""
     shop = start_node(registry="registry")
     path = shop.path
     shop = start_node(registry="registry")
@@ -253,7 +250,6 @@ def test_registry_restores_lost_state_folder(start_node: Start) -> None:
 
 
 def test_retries_failed_publication(start_node: Start, tmp_path: Path) -> None:
-    """The node goes on, says so, and publishes as soon as it can."""
     shop = start_node(registry="registry")
     git(tmp_path / "registry", "checkout", "--quiet", "--detach")
     shop.offers(DEMANDING, ADD)
@@ -301,7 +297,6 @@ def test_settings_change_live(start_node: Start) -> None:
 
 
 def test_pins_and_contracts_need_separate_acceptance(start_node: Start) -> None:
-    """A tool that is pinned and breaks is held for both, and free when both are accepted."""
     shop = start_node(on_break="hold", node_pins=PinsConfig(mode="first_seen"))
     shop.offers({**DEMANDING, "description": "Another."}, ADD)
     assert shop.listed() == ["shop.add"]

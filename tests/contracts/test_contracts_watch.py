@@ -21,7 +21,7 @@ from tests.support.timeouts import HANG_TIMEOUT
 
 
 class WatchBench:
-    """A watch whose loop a test turns."""
+    """A contract watch with a manual loop."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -94,7 +94,6 @@ def test_publishes_simultaneous_changes_in_one_commit(watched: WatchBench) -> No
 
 
 def test_unchanged_contract_is_not_published_again(watched: WatchBench) -> None:
-    """Also when the node says something else of it."""
     watched.publishes()
     watched.sees(files())
     reports = len(watched.reports)

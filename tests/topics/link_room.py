@@ -15,7 +15,7 @@ NODE = "node"
 
 
 class SentMessage(msgspec.Struct):
-    """What the node said."""
+    """A message that the node sent."""
 
     id: str
     kind: str
@@ -25,7 +25,7 @@ class SentMessage(msgspec.Struct):
 
 
 class LinkRoom:
-    """Keeps what the node says, and lets others be heard."""
+    """A room that records messages of the node and delivers messages of others."""
 
     def __init__(self) -> None:
         self.said: list[SentMessage] = []
@@ -87,7 +87,7 @@ class LinkRoom:
 
 
 class ScriptedWorker:
-    """A participant that serves tools: it answers what the node asks, soon after."""
+    """A participant with tools that responds to requests of the node."""
 
     def __init__(self, room: LinkRoom, id: str = "worker", *, soon: Callable[..., Any]) -> None:
         self.room = room

@@ -15,7 +15,7 @@ MASK = b"\x01\x02\x03\x04"
 
 
 class Timers:
-    """Time passes only when `pass_by` says so."""
+    """Timers that run only during `pass_by`."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -57,7 +57,7 @@ class Timer:
 
 
 class ManualTransport:
-    """A transport: what is written to it lies there until the other side reads."""
+    """A transport that keeps written data until a test reads it."""
 
     def __init__(self, *, at_once: bool = True, eof: bool = True) -> None:
         """`at_once`: it says within a write that it is full; some say it at the end of the turn."""

@@ -21,7 +21,7 @@ NOBODY = Credentials("local")
 
 
 class RecordingSink:
-    """An outlet that keeps everything."""
+    """A sink that records every batch."""
 
     def __init__(self) -> None:
         self.batches: list[Batch] = []
@@ -50,7 +50,7 @@ class RecordingSink:
 
 
 class ManualTurns:
-    """What is to be done at the end of a turn."""
+    """Callbacks that run at the end of a turn."""
 
     def __init__(self) -> None:
         self.waiting: list[Callable[[], None]] = []
@@ -66,7 +66,7 @@ class ManualTurns:
 
 
 class NumberedIds:
-    """Ids that tell in which order they were made."""
+    """Ids with increasing numbers."""
 
     def __init__(self) -> None:
         self._numbers = count(1)
@@ -76,7 +76,7 @@ class NumberedIds:
 
 
 class MemoryRoom:
-    """A room, and an ear for each of its members."""
+    """A room with a recording sink for each member."""
 
     def __init__(self, settings: TopicConfig | None = None, name: str = "ops") -> None:
         self.turns = ManualTurns()
@@ -112,11 +112,11 @@ class MemoryRoom:
 
 
 def write_message(sender: str, kind: str = "chat", *to: str, id: str = "m-1", **more: Any) -> bytes:
-    """An envelope, as somebody would write it."""
+    """Write a message of a participant."""
     payload = json.dumps(more.pop("payload", {"text": "hello"})).encode()
     return write_envelope(id=id, sender=sender, kind=kind, payload=payload, to=to, **more)
 
 
 def read_frames(batch: Batch) -> list[object]:
-    """What a client reads in the frames of a batch."""
+    """Return the messages in the frames of a batch."""
     return [*FrameDecoder(masked=False, max_message=1 << 24).feed(batch.frames)]

@@ -21,7 +21,7 @@ Envelope = dict[str, Any]
 
 
 class WebSocketParticipant:
-    """One member of a topic, who reads when a test wants it."""
+    """A member of a topic that reads on request."""
 
     def __init__(self, socket: Any) -> None:
         """`socket`: a connection of the `websockets` library, or what behaves like one."""
@@ -108,7 +108,7 @@ class WebSocketParticipant:
 async def join_topic(
     url: str, token: str | None = None, **options: Any
 ) -> AsyncIterator[WebSocketParticipant]:
-    """A member for as long as it lasts."""
+    """Join a topic and leave it at the end of the block."""
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     options.setdefault("max_size", 4 * 1024 * 1024)
     async with connect(url, additional_headers=headers, proxy=None, **options) as socket:
@@ -116,7 +116,7 @@ async def join_topic(
 
 
 class RejectedJoin:
-    """How a request was answered that opened nothing."""
+    """The response to a rejected join."""
 
     def __init__(self, refusal: InvalidStatus) -> None:
         response = refusal.response

@@ -16,7 +16,7 @@ MAX_BYTES = 40 * (BIG + 200)
 
 
 class UnreadSocket(SocketBench):
-    """One that does not read, in a room that keeps 40 messages of this size for all."""
+    """A socket that does not read, in a room with space for 40 messages."""
 
     def __init__(
         self, shared: RoomBacklog, *, guest: bool = False, overflow: str = "report"

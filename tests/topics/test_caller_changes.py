@@ -24,7 +24,6 @@ SHARED = {"ops": TopicConfig(participants=[ParticipantConfig(callers=["*"], id="
     ids=["the same", "with other roles", "another", "known otherwise", "may not call"],
 )
 def test_changed_caller_keeps_or_loses_membership(now: Caller, stays: bool) -> None:
-    """Also where both would be called the same."""
     house = GatewayBench(SHARED)
     member, ear = house.come("a")
     assert member.id == "robot"

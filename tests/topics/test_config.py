@@ -118,7 +118,7 @@ def test_detects_covered_patterns_with_brackets(above: str, below: str, covered:
 
 
 def list_problems(text: str) -> str:
-    """A name may be none for another reason."""
+    """Return the problems of a config text."""
     try:
         parse_config(text)
     except ConfigError as error:

@@ -32,7 +32,7 @@ ROOMS = {"ops": PRIVATE, "team-*": PRIVATE, "open": TopicConfig(access="public")
 
 
 class MemoryJournal:
-    """A recorder in memory."""
+    """A journal in memory."""
 
     def __init__(self) -> None:
         self.entries: list[JournalEntry] = []
@@ -45,7 +45,7 @@ class MemoryJournal:
 
 
 class GatewayBench:
-    """A gateway, and what the node hears of it."""
+    """A gateway with recorded events."""
 
     def __init__(self, rooms: dict[str, TopicConfig] | None = None) -> None:
         self.turns = ManualTurns()
@@ -373,7 +373,6 @@ def test_capability_change_survives_reconnect_but_not_config_change() -> None:
     ids=lambda caller: f"{caller.name}-{caller.kind}-{caller.roles}",
 )
 def test_removed_capability_stays_removed_after_reconnect(between: Caller) -> None:
-    """Not by a knock with something else that it has, and not by coming in with that."""
     seats = [
         ParticipantConfig(roles=["other"], id="a", profile="none"),
         ParticipantConfig(callers=["a"], id="a", profile="full_access"),

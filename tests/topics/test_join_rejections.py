@@ -151,7 +151,7 @@ def test_stopping_node_rejects_joins() -> None:
 
 
 class TokenLookup:
-    """Tokens that somebody else has to be asked about."""
+    """An identity source that needs a lookup for each token."""
 
     requires_token = True
 
@@ -188,7 +188,6 @@ def test_unknown_token_is_retried_after_lookup() -> None:
 
 
 def test_limits_pending_token_lookups(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever makes tokens up makes a node ask for so many of them, and no more."""
     monkeypatch.setattr("interlock.topics.endpoint.MAX_PENDING_IDENTITIES", 3)
 
     class NeverAnswered(TokenLookup):
@@ -211,8 +210,6 @@ def test_limits_pending_token_lookups(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_rejection_after_upgrade_closes_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last look at a room is in `enter`: what it refuses can only be told by closing."""
-
     def enter(*_: Any, **__: Any) -> None:
         raise InterlockError(FORBIDDEN, "There is no topic room any more.")
 
@@ -229,7 +226,7 @@ def test_rejection_after_upgrade_closes_connection(monkeypatch: pytest.MonkeyPat
 
 
 async def get_status(rooms: TopicServer, path: str, *doubled: str, host: str = "127.0.0.1") -> int:
-    """The status of an answer to a request with these headers in front of its own."""
+    """Return the status of a request with these additional headers."""
     port = rooms.http.port
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     lines = (

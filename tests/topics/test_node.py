@@ -40,7 +40,7 @@ def topic_url(node: NodeThread, topic: str = "room") -> str:
 
 
 async def status_of(address: str, token: str | None = None) -> int:
-    """How an attempt to come in is refused."""
+    """Return the status of a rejected join."""
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     with pytest.raises(InvalidStatus) as refused:
         async with connect(address, additional_headers=headers, proxy=None):
@@ -142,7 +142,6 @@ async def test_node_reports_topics(start_node: Any) -> None:
 
 
 async def test_node_without_tokens_has_one_local_caller(start_node: Any) -> None:
-    """A node without tokens knows one caller, `local`: the next connection replaces the last."""
     node = start_node(topics=topics())
 
     async with join_topic(topic_url(node)) as first, join_topic(topic_url(node)) as second:

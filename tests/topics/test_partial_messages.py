@@ -19,14 +19,14 @@ LONG = 60_000
 
 
 def count_buffered_bytes() -> int:
-    """The bytes that all decoders of this process keep."""
+    """Return the bytes in all decoders of this process."""
     return sum(one.pending for one in gc.get_objects() if type(one) is FrameDecoder)
 
 
 async def open_guest_socket(
     rooms: TopicServer,
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A guest's raw WebSocket to the room."""
+    """Open a raw WebSocket to the room as a guest."""
     reader, writer = await asyncio.open_connection("127.0.0.1", rooms.http.port)
     key = base64.b64encode(os.urandom(16)).decode()
     head = [

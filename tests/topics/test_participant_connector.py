@@ -40,7 +40,7 @@ class Timer:
 
 
 class ConnectorBench(SupervisorHarness):
-    """A supervisor whose upstream sits in a room."""
+    """A supervisor whose upstream is a participant of a room."""
 
     def __init__(self, settings: ParticipantUpstream | None = None, **more: Any) -> None:
         settings = settings or ParticipantUpstream()
@@ -177,8 +177,6 @@ async def test_disconnect_during_call_keeps_tools_for_grace() -> None:
 
 
 async def test_new_connection_is_initialized_again() -> None:
-    """It was started again, and takes the place of the one that was asked."""
-
     kept = ConnectorBench()
     kept.room.joins("worker", ALL)
     await kept.ready()

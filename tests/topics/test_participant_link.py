@@ -22,7 +22,7 @@ RESULT: dict[str, Any] = {"content": []}
 
 
 class Request:
-    """A ticket that remembers how it failed."""
+    """A request that records its failure."""
 
     def __init__(self, id: int) -> None:
         self.id = id
@@ -37,7 +37,7 @@ class Request:
 
 
 class RecordingReceiver:
-    """The near end of a link."""
+    """A receiver that records deliveries of a link."""
 
     def __init__(self) -> None:
         self.delivered: list[tuple[Any, TransportRequest | None]] = []

@@ -25,7 +25,7 @@ def test_counts_rejections_per_room() -> None:
 
 
 def list_denials(house: GatewayBench) -> list[tuple[object, ...]]:
-    """Caller, name, outcome and detail of each entry about what was refused in a room."""
+    """Return caller, name, outcome and detail of each entry about a rejection in a room."""
     return [
         (entry[1], entry[4], entry[7], entry[9])
         for entry in house.journal.entries
@@ -78,7 +78,6 @@ def test_reconnecting_does_not_reset_journal_limit() -> None:
 
 @pytest.mark.parametrize("before", [0, 40, 55, 65])
 def test_rejection_entries_contain_no_secret(before: int, caplog: pytest.LogCaptureFixture) -> None:
-    """Nor the half of one that is left where the entry is cut."""
     caplog.set_level("INFO")
     house = GatewayBench()
     a, _ = house.come("a")

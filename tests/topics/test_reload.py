@@ -29,7 +29,6 @@ def apply_config(node: NodeThread, rooms: TopicsConfig, **agent: Any) -> None:
     "agent", [{"roles": ["nothing"]}, {"may": ["register"]}, {"name": "mallory"}]
 )
 async def test_disconnects_caller_without_matching_rule(start_node: Any, agent: Any) -> None:
-    """The room itself is as it was."""
     node = start_node(tokens=TOKENS, topics=BOSSES)
     apply_config(node, BOSSES)
 

@@ -38,7 +38,7 @@ def single_error(ear: RecordingSink) -> dict[str, Any]:
 def room_of_two(
     settings: TopicConfig | None = None,
 ) -> tuple[MemoryRoom, Any, RecordingSink, Any, RecordingSink]:
-    """A room in which `a` may propose and `b` may do anything; neither has heard anything yet."""
+    """Return a room in which `a` may propose and `b` may do anything."""
     here = MemoryRoom(settings)
     (a, to_a), (b, to_b) = here.join("a", PROPOSER), here.join("b")
     here.turns.take()
@@ -121,7 +121,6 @@ def test_new_connection_of_participant_replaces_older() -> None:
 
 
 def test_node_is_told_of_replaced_connections() -> None:
-    """It may have asked the older connection for something."""
     here, _, _, _, to_b = room_of_two()
     node, to_node = here.join("node", inside=True)
     here.turns.take()

@@ -53,7 +53,7 @@ begins = st.tuples(
 
 
 class RoomModel:
-    """Whom what is sent, one message at a time: what others said, by its number."""
+    """A simple model of a room that sends one message at a time."""
 
     def __init__(self) -> None:
         self.present: dict[str, tuple[int, tuple[str, ...], str]] = {}
@@ -71,7 +71,7 @@ class RoomModel:
 
 
 class ModelRun:
-    """The room and the model, side by side."""
+    """A room and its model, which get the same steps."""
 
     def __init__(self) -> None:
         self.here = MemoryRoom()
@@ -144,7 +144,7 @@ def test_room_matches_model(
 
 
 def _check_presence(played: ModelRun) -> None:
-    """From welcome and presence alone each knows who is there, and what they may say."""
+    """Assert that members know the others and their capabilities from welcome and presence."""
     truth = {id: [*member.capabilities] for id, member in played.members.items()}
     for id, member in played.members.items():
         ear = member.sink

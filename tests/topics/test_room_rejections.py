@@ -167,7 +167,7 @@ def test_rejects_other_protocol_version(version: str) -> None:
 
 
 def test_reports_first_error() -> None:
-    """In this order: the envelope, its version, its sender, its kind."""
+    """Check the order: envelope, version, sender, kind."""
     here, a, to_a, _, _ = room_of_two()
     reserved = write_message("b", "system/error")
     version = reserved.replace(b"mcpx/v0.1", b"mcpx/v9")

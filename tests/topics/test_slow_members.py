@@ -39,7 +39,7 @@ LEAST_BUFFER = 4096
 
 
 class RawMember:
-    """A member that reads only when it is told to, with the smallest buffers there are."""
+    """A member with minimum buffers that reads on request."""
 
     def __init__(self, sock: socket.socket, *, masked: bool = False) -> None:
         self._sock = sock
@@ -287,7 +287,6 @@ def find_leftovers() -> list[TopicSocket | Member]:
 
 
 def test_thousand_connections_leave_no_state() -> None:
-    """Politely or not; on each of two loops 500."""
     names = [f"p{number}" for number in range(20)]
     # Held here, so that nothing new can be taken for one of them: what other tests left behind.
     before = find_leftovers()

@@ -31,7 +31,7 @@ NOW = "2026-01-02T03:04:05Z"
 
 
 class SocketBench:
-    """A socket, and what it told."""
+    """A member socket with recorded events."""
 
     def __init__(
         self,
@@ -424,7 +424,6 @@ Step = tuple[str, int]
     st.booleans(),
 )
 def test_reader_gets_messages_or_loss_count(steps: list[Step], at_once: bool) -> None:
-    """What it got is in order and whole, and with what it was told of that is everything."""
     one = SocketBench(
         ManualTransport(at_once=at_once), queue=20, queue_bytes=40 * BIG, stalled=1e9, ping=1e9
     )

@@ -91,7 +91,7 @@ LOOK = 10.0
 
 
 def send_in_parts(one: SocketBench, seconds: float, piece: bytes) -> None:
-    """It sends something before each look."""
+    """Send a part of a message before each check."""
     for _ in range(int(seconds / LOOK)):
         one.send(piece)
         one.timers.pass_by(LOOK)

@@ -47,7 +47,7 @@ RESTRICTED = {
 
 
 async def wait_until(condition: Callable[[], bool]) -> None:
-    """What happens on its own, in this very loop."""
+    """Wait until a condition of this loop is true."""
     while not condition():
         await run_ready_tasks(1)
 
@@ -57,7 +57,7 @@ def _serve(exchange: HttpExchange) -> None:
 
 
 class TopicServer:
-    """A gateway with its door, for as long as a test lasts. The token of NAME is `t-NAME`."""
+    """A gateway with its endpoint. The token of NAME is `t-NAME`."""
 
     def __init__(
         self,
@@ -157,7 +157,7 @@ class TopicServer:
 
 
 def run(test: Callable[[TopicServer], Coroutine[Any, Any, None]], **settings: Any) -> None:
-    """The test on both kinds of loop; neither may have anything to complain about."""
+    """Run the test on both kinds of loop. No loop may report an error."""
     complaints: list[dict[str, Any]] = []
 
     async def main() -> None:

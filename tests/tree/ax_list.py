@@ -12,7 +12,7 @@ AX = {"experimental": {"mcpax": {"versions": ["2026-05-01"]}}}
 
 
 async def list_ax_tools(url: str | None) -> dict[str, Any]:
-    """Every tool of the node at `url`, by the name that it is listed under."""
+    """Return every tool of the node at `url` by its listed name."""
     assert url is not None
     said = {**meta(STATELESS), "io.modelcontextprotocol/clientCapabilities": AX}
     headers = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}

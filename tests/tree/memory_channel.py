@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 
 def _ignore(_: object) -> None:
-    """Nobody listens yet."""
+    """Ignore a message."""
 
 
 class ChannelEnd:
-    """One end of a channel in memory. What is sent arrives in the next turn of the loop."""
+    """One end of a channel in memory. Messages arrive in the next turn of the loop."""
 
     def __init__(self, label: str) -> None:
         self.peer = "local"

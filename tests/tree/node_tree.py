@@ -20,12 +20,12 @@ def mcp_url(node: Node) -> str:
 
 
 def ax_url(node: Node) -> str:
-    """Where others register with a node."""
+    """Return the registration URL of a node."""
     return (node.url or "").replace("http:", "ws:").replace("/mcp", "/ax")
 
 
 class NodeTree:
-    """Every node of a test; all are stopped at its end, children first."""
+    """The nodes of a test. The end of the block stops children first."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -64,7 +64,7 @@ class NodeTree:
 
 
 async def wait_until(node: Node, found: Callable[[], Any]) -> None:
-    """Wait until something about a node's catalog is true."""
+    """Wait until a condition of the catalog of a node is true."""
     changed = asyncio.Event()
     end = node.catalog.on_change(lambda *_: changed.set())
     try:

@@ -40,7 +40,7 @@ def numbered_uuid(number: int) -> str:
 
 
 async def run_pending_tasks(turns: int = 60) -> None:
-    """Let everything that can go on without time or bytes go on."""
+    """Run pending tasks of the loop."""
     for _ in range(turns):
         await asyncio.sleep(0)
 
@@ -49,7 +49,7 @@ async def run_pending_tasks(turns: int = 60) -> None:
 
 
 class ChannelEnd(Endpoint):
-    """One end of a channel that is no more than a function call."""
+    """One end of a channel that calls the other end directly."""
 
     other: ChannelEnd
 
@@ -79,7 +79,7 @@ class ChannelEnd(Endpoint):
 def channel_pair(
     *, peer: str = "local", names: tuple[str, ...] = ()
 ) -> tuple[ChannelEnd, ChannelEnd]:
-    """The aggregator's end, and the child's."""
+    """Return the end of the aggregator and the end of the child."""
     ours, theirs = ChannelEnd(peer=peer, peer_names=names), ChannelEnd()
     ours.other, theirs.other = theirs, ours
     return ours, theirs
@@ -89,7 +89,7 @@ def channel_pair(
 
 
 def tool(name: str, *, mutable: bool | None = False, **more: Any) -> dict[str, Any]:
-    """A tool that says of itself whether it changes anything. None: it says nothing."""
+    """Return a tool with this `mutable` capability. None omits it."""
     said = {} if mutable is None else {"annotations": {"readOnlyHint": not mutable}}
     return {"name": name, "inputSchema": {"type": "object"}, **said, **more}
 
@@ -114,7 +114,7 @@ HELLO = {
 
 
 class ScriptedChild:
-    """The far end of a channel: it registers, and is an MCP server."""
+    """The child end of a channel: a registering MCP server."""
 
     def __init__(
         self, hub: RegistrarHub, *, caller: str = "local", peer: str = "local", names: Any = ()
@@ -246,7 +246,7 @@ class ScriptedChild:
 
 
 class RegistrarHub:
-    """A registrar, and what a node does for it."""
+    """A registrar with the node functions that it needs."""
 
     def __init__(
         self,
@@ -368,7 +368,7 @@ class RegistrarHub:
 def run_with_hub(
     body: Callable[[RegistrarHub], Coroutine[Any, Any, None]], folder: Path, **settings: Any
 ) -> None:
-    """Run a test with a registrar. Afterwards nothing is left: no task, no timer, no channel."""
+    """Run a test with a registrar. No task, timer or channel may remain."""
 
     async def main() -> None:
         hub = RegistrarHub(folder, **settings)
@@ -385,7 +385,7 @@ def run_with_hub(
 
 @asynccontextmanager
 async def open_hub(folder: Path, **settings: Any) -> AsyncIterator[RegistrarHub]:
-    """Run a test with a registrar. Afterwards nothing is left: no task, no timer, no channel."""
+    """Run a test with a registrar. No task, timer or channel may remain."""
 
     hub = RegistrarHub(folder, **settings)
     try:

@@ -34,12 +34,12 @@ TREE = "99999999-9999-4999-8999-999999999999"
 
 
 def state_of(registrant: Registrant) -> RegistrantState:
-    """Where it is now."""
+    """Return the state of a registrant."""
     return registrant.state
 
 
 class ParentConversation:
-    """The least that a registrant needs: it asks, and hears how it ended."""
+    """A minimal conversation for a registrant."""
 
     def __init__(self, channel: ChannelEnd, registrant: Registrant) -> None:
         self._channel = channel
@@ -72,7 +72,7 @@ class ParentConversation:
 
 
 class ScriptedParent:
-    """One parent. It registers whoever comes, unless it is told otherwise."""
+    """A parent that accepts registrations unless a test changes it."""
 
     def __init__(self, id: str = ROOT) -> None:
         self.id = id
@@ -177,7 +177,7 @@ class ScriptedParent:
 
 
 class ParentsAndSubserver:
-    """Parents by URL, and one subserver."""
+    """Parents by URL and one subserver."""
 
     def __init__(self, *, backups: int = 0, **settings: Any) -> None:
         self.time = ManualClock()
@@ -235,7 +235,7 @@ def run_scene(
     world: Callable[[], ParentsAndSubserver] = ParentsAndSubserver,
     **more: Any,
 ) -> None:
-    """Begin a registrant, play the scene, end it; nothing may be left of it."""
+    """Run a scene with a registrant. No state may remain."""
 
     async def run() -> None:
         stage = world()
@@ -257,7 +257,7 @@ def run_scene(
 async def open_parent(
     world: Callable[[], ParentsAndSubserver] = ParentsAndSubserver, **more: Any
 ) -> AsyncIterator[tuple[ParentsAndSubserver, Registrant]]:
-    """Begin a registrant, play the scene, end it; nothing may be left of it."""
+    """Run a scene with a registrant. No state may remain."""
 
     stage = world()
     registrant = stage.registrant(**more)

@@ -54,7 +54,7 @@ def encode_pem(key: Any) -> str:
 
 @pytest.fixture
 def trust(tmp_path: Path) -> str:
-    """The file with the key of whoever signs."""
+    """Return the file with the public key of the signer."""
     path = tmp_path / "trusted.pem"
     path.write_text(encode_pem(EDWARDS))
     return str(path)

@@ -32,7 +32,7 @@ IDENTITIES: dict[str, dict[str, Any]] = {
 
 
 class ForeignLeaf:
-    """A subserver that knows the draft and nothing of Interlock."""
+    """A subserver of the draft without extensions of Interlock."""
 
     def __init__(self, socket: ClientConnection, identity: dict[str, Any]) -> None:
         self._socket = socket
@@ -121,7 +121,7 @@ async def connect_leaf(node: Node, identity: dict[str, Any]) -> AsyncIterator[Fo
 
 
 def list_descendants(node: Node) -> set[str]:
-    """Everything that a node knows to be below it."""
+    """Return the ids of all known descendants of a node."""
     return {
         id
         for info in node.component(Tree).registrar.subservers()

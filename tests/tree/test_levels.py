@@ -22,7 +22,7 @@ DEMO = ServerConfig(command=sys.executable, args=["-m", "interlock.demo"], segme
 
 
 class NodeChain:
-    """Nodes in a row, each registered with the one before it; the last one has a server."""
+    """A chain of nodes, each registered with the previous node. The last node has a server."""
 
     def __init__(self, folder: Path, levels: int) -> None:
         self._folder = folder
@@ -66,7 +66,7 @@ class NodeChain:
 
 
 def list_names_by_level(tree: dict[str, Any]) -> list[str]:
-    """The names from the top to the lowest, where each has one below it."""
+    """Return the names from the root to the lowest node."""
     return [tree["name"], *(list_names_by_level(tree["children"][0]) if tree["children"] else [])]
 
 

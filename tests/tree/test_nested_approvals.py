@@ -39,7 +39,7 @@ GATED = PolicyConfig(
 
 
 class ThreeNodes:
-    """Three nodes in a row, each with its own operator, and a server at the bottom."""
+    """Three nodes in a chain, each with its own operator, and a server at the last node."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -225,7 +225,7 @@ async def test_parent_cannot_lift_approval_of_child(tmp_path: Path) -> None:
 
 
 async def _approve_at(tree: ThreeNodes, answer: Any, *hops: str) -> dict[str, Any]:
-    """Open the gates of these hops through the top; what the next one wants."""
+    """Approve at these nodes through the root and return the next response."""
     for hop in hops:
         wanted = read_pending(answer)
         assert wanted is not None

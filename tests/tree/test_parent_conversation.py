@@ -23,7 +23,7 @@ IDENTITY = ax.SubserverIdentity("550e8400-e29b-41d4-a716-446655440000", None, "a
 
 
 class ParentEnd:
-    """Speaks with a node as its parent does."""
+    """The parent end of a conversation with a node."""
 
     def __init__(self, running: NodeThread, tree: Any = None) -> None:
         self.running = running
@@ -330,7 +330,7 @@ def test_announces_notification_once(parent: Callable[..., ParentEnd]) -> None:
 
 
 def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Readers differ in which of two they take."""
+    """Return the object. Fail if a key occurs twice."""
     made = dict(pairs)
     assert len(made) == len(pairs)
     return made

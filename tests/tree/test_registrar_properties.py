@@ -45,7 +45,7 @@ NOISE = st.sampled_from(
 
 
 class RegistrarMachine(RuleBasedStateMachine):
-    """Several channels at once."""
+    """A state machine with several channels."""
 
     children = Bundle("children")
 

@@ -33,7 +33,7 @@ def plant() -> Subserver:
 
 
 class RootNode:
-    """A node with an issuer and a server to ask, both of whose callers may register."""
+    """A node with an issuer and an introspection server, whose callers may register."""
 
     def __init__(self, folder: Path, authority: Authority) -> None:
         self.signer = Signer()

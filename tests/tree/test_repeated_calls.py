@@ -26,7 +26,7 @@ def echo_call(id: int, text: str = "x", said: bytes = SAID) -> bytes:
 
 
 def send_and_read(parent: ParentEnd, data: bytes) -> Any:
-    """What the parent is answered."""
+    """Send data as the parent and return the response."""
     before = len(parent.sent)
     parent.running.do(lambda: parent.conversation.process_message(data))
     parent.running.until(lambda: len(parent.sent) > before, "an answer")
@@ -35,7 +35,7 @@ def send_and_read(parent: ParentEnd, data: bytes) -> Any:
 
 @pytest.fixture
 def both(shared_node: NodeThread) -> Iterator[tuple[ParentEnd, ParentEnd]]:
-    """One that has said the same often, and one that is new."""
+    """Return a conversation with repeated calls, and a new conversation."""
     made = ParentEnd(shared_node), ParentEnd(shared_node)
     yield made
     for one in made:

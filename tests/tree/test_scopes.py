@@ -53,7 +53,7 @@ async def test_registration_result_contains_granted_scope(
 
 
 class ScopedChild(ScriptedChild):
-    """One that was let in as somebody with scopes."""
+    """A child of a caller with scopes."""
 
     def __init__(self, hub: RegistrarHub, caller: Caller) -> None:
         super().__init__(hub)

@@ -39,7 +39,7 @@ def plant() -> Subserver:
 
 
 class RootNode:
-    """A node with TLS that wants tokens, and proofs from everybody."""
+    """A node with TLS that requires tokens and proofs."""
 
     def __init__(self, folder: Path) -> None:
         self.ca = Authority(folder)

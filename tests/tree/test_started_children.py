@@ -27,7 +27,7 @@ CHILD = Path(__file__).with_name("stdio_child.py")
 
 
 class StartedChild:
-    """A supervisor of a started child."""
+    """A started child with its supervisor."""
 
     def __init__(
         self, hub: RegistrarHub, segment: str = "edge", habit: str = "", **more: Any

@@ -36,7 +36,7 @@ def plant_subserver(segment: str = "plant") -> Subserver:
 
     @subserver.tool(latency_class="fast", consistency="eventual", mutable=False)
     def temperature(sensor: str) -> dict[str, str]:
-        """What a sensor shows now."""
+        """Return the value of a sensor."""
         return {"sensor": sensor, "segment": segment}
 
     @subserver.tool(mutable=True, reversible=False)
@@ -263,7 +263,7 @@ def _to_utc(when: time.struct_time) -> float:
 
 
 async def _call_as_ax_client(node: Node, tool: str) -> Any:
-    """What a client that speaks MCP-AX is told of a call, on the node's own socket."""
+    """Return the response to a call of an MCP-AX client on the local socket."""
     path = await node.listen_locally()
     return await _send_request(path, "tools/call", {"name": tool, "arguments": {}})
 
@@ -292,8 +292,6 @@ async def _send_request(path: Path, asked: str, about: dict[str, Any]) -> Any:
 
 @pytest.mark.spec("AX-14-1")
 async def test_supports_exactly_draft_methods(tmp_path: Path) -> None:
-    """A leaf registers and leaves here; that it beats is tested with `mcpax/heartbeat` itself."""
-
     async with NodeTree(tmp_path) as grove:
         root = await grove.start("root")
         path = await root.listen_locally()
@@ -382,8 +380,6 @@ async def test_enforces_budget(tmp_path: Path) -> None:
 
 
 async def test_names_without_dots_reach_whole_tree(tmp_path: Path) -> None:
-    """Clients that refuse dots see and call the whole tree too."""
-
     async with NodeTree(tmp_path) as grove:
         root = await grove.start("root", root_segment="infra")
         edge = await grove.start("edge", below=root)

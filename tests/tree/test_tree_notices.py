@@ -22,7 +22,7 @@ from tests.tree.test_tree import AX_CLIENT, plant_subserver, start_leaf
 
 
 class AxClient:
-    """A client that speaks MCP-AX, on a node's own socket: what it heard, in order."""
+    """An MCP-AX client on the local socket, with its received messages."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -93,8 +93,6 @@ async def test_lost_subserver_is_announced_once_to_client(tmp_path: Path) -> Non
 
 @pytest.mark.spec("AX-6.3-4")
 async def test_deregistered_grandchild_is_announced_to_client(tmp_path: Path) -> None:
-    """Each node tells the one above it; no heartbeat is due that could have told it instead."""
-
     async with NodeTree(tmp_path) as grove:
         root = await grove.start("root")
         edge = await grove.start("edge", below=root, heartbeat=3600.0)

@@ -48,7 +48,7 @@ class Registered(msgspec.Struct):
 
 
 class ScriptedChildNode:
-    """A node below that answers with these bytes, or fails, or never does."""
+    """A child node that responds with these bytes, fails or never responds."""
 
     def __init__(self, answer: bytes | InterlockError | None) -> None:
         self.answer = answer
@@ -72,7 +72,7 @@ class ScriptedChildNode:
 
 
 def node_with_children(*names: str, **facts: Any) -> TreeNode:
-    """A node with one aggregator for each name below."""
+    """Return a node with one aggregator for each name."""
     below = {f"ax:{name}": Registered(name) for name in names}
     return build_own_node(
         name="root",

@@ -59,7 +59,7 @@ async def test_rejects_child_with_other_parent_in_tree(
 
 
 class TwoAggregators:
-    """Two aggregators that share a registration store."""
+    """Two aggregators with a shared registration store."""
 
     def __init__(self, folder: Path, *, same_tree: bool = True) -> None:
         self.time = ManualClock(0.0)
@@ -296,8 +296,6 @@ DUPLICATES = "x-mcpax-duplicate-ids"
 async def test_claim_of_registered_id_changes_nothing(
     tmp_path: Path, owner_is: str, when: str
 ) -> None:
-    """Whoever registered the id first keeps it, and may come back over another channel."""
-
     async with open_hub(tmp_path) as hub:
         below = {"x-mcpax-subtree-ids": [numbered_uuid(2)]}
 

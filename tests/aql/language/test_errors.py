@@ -190,7 +190,7 @@ def test_every_node_failure_has_code() -> None:
 
 
 def find_messages(path: Path) -> Iterator[tuple[int, str]]:
-    """Every text that a failure or a warning of AQL is made with, and its line."""
+    """Return the line and text of every message of AQL failures and warnings."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if not isinstance(node, ast.Call):
             continue

@@ -35,7 +35,7 @@ IRREVERSIBLE = {"x-mcpax-capability": {"mutable": True, "reversible": False}}
 
 
 def tools() -> Offering:
-    """Tools of every kind, of one server."""
+    """Return a server with tools of every category."""
     return offer(
         "s",
         [
@@ -51,7 +51,7 @@ def tools() -> Offering:
 
 
 class RecordedCodes:
-    """A channel that a human reads, and no model."""
+    """A channel that records codes for operators."""
 
     def __init__(self) -> None:
         self.codes: dict[str, str] = {}
@@ -63,7 +63,7 @@ class RecordedCodes:
 
 
 class GuardedPipeline(Gated):
-    """A node whose agents are watched."""
+    """A pipeline whose agents run in the safety loop."""
 
     def __init__(
         self,
@@ -262,7 +262,7 @@ def notification_types(directive: dict[str, Any]) -> list[str]:
 
 
 def challenge_id(directive: dict[str, Any]) -> str:
-    """The id of the challenge that a directive names."""
+    """Return the id of the challenge in a directive."""
     [id] = {
         one["metadata"]["verificationId"]
         for one in directive["notifications"]
@@ -277,7 +277,7 @@ NOTICES = {"permission_pending", "autonomy_pause", "danger_zone", "status", "err
 
 
 def assert_directive(told: dict[str, Any]) -> None:
-    """What every one of them has, and nothing else."""
+    """Assert that a directive has only the members of the draft."""
     assert isinstance(told["continue"], bool)
     assert all(isinstance(one, str) for one in told["factors"])
     known = {"continue", "factors", "stopped", "reason", "stepsRemaining", "nextStepRisk"}

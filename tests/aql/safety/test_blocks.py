@@ -213,7 +213,7 @@ def delete_file(path: Path) -> None:
 
 
 def replace_file(path: Path) -> None:
-    """A file of the same kind, which somebody put there, in which nobody is blocked."""
+    """Replace the file by a store without blocks."""
     store = SafetyStore(path.with_name("another.db"))
     store.save(CodeAttempts(("visitor", "token", ""), (1.0,)))
     store.close()

@@ -40,7 +40,7 @@ RISKY = "purge the mail queue of staging"
 
 
 async def pause_step(node: GuardedPipeline, hint: str = RISKY, **more: Any) -> str:
-    """The challenge of a step that a human has to verify."""
+    """Report a step that needs verification and return the id of its challenge."""
     directive = await node.report(hint, **more)
     assert directive["continue"] is False
     assert directive["nextStepRisk"] == "verify"
@@ -353,7 +353,7 @@ def test_code_cannot_be_printed_copied_or_serialized() -> None:
 
 
 class FailingChannel:
-    """A channel that fails, and has the code in what it raises."""
+    """A channel that fails with the code in its exception."""
 
     def show(self, challenge_id: str, code: str, sentence: str) -> None:
         raise RuntimeError(f"cannot show {code}")

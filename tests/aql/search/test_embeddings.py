@@ -24,7 +24,7 @@ numpy: Any = pytest.importorskip("numpy", reason="the extra `embeddings` is not 
 
 
 class LetterEncoder:
-    """An encoder that needs no model: texts with the same words are near each other."""
+    """An encoder without a model. Texts with the same letters have similar vectors."""
 
     def __init__(self) -> None:
         self.encoded: list[str] = []

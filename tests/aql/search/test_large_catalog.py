@@ -19,7 +19,7 @@ SERVERS = ("ledger", "crm", "helpdesk", "wiki", "shop")
 
 
 def large_catalog(size: int) -> dict[str, list[Described]]:
-    """So many tools of made-up servers, with the small ones among them."""
+    """Return a catalog of this size, which contains the small catalog."""
     found: dict[str, list[Described]] = {key: list(tools) for key, tools in SMALL.items()}
     count = sum(len(tools) for tools in found.values())
     for number in range(size - count):

@@ -50,7 +50,7 @@ def test_config_turns_embeddings_off() -> None:
 
 
 def crowded_catalog() -> OperationSnapshot:
-    """The documented examples' servers, next to forty others that offer alike."""
+    """Return the servers of the documented examples and forty servers with similar tools."""
     things = ("message", "channel", "text", "note", "team", "word", "site", "character")
     others: dict[str, list[Described]] = {
         f"vendor{number}": [

@@ -13,7 +13,7 @@ ERAS = ["session", "stateless"]
 
 
 class AqlClient:
-    """Asks operations of a node. `path` holds the view: `?view=aql`, or nothing."""
+    """A client that calls operations of a node. `path` selects the view: `?view=aql` or nothing."""
 
     def __init__(
         self, node: NodeThread, query: str = "?view=aql", era: str = "session", **headers: str
@@ -91,7 +91,7 @@ class AqlClient:
 
 
 def read_envelope(result: Any) -> Any:
-    """AQL's answer in a tool's result: both forms of it are the same."""
+    """Return the envelope of a tool result. Both forms of the envelope must be equal."""
     said = json.loads(result["content"][0]["text"])
     if "structuredContent" in result:
         assert result["structuredContent"] == said
@@ -99,7 +99,7 @@ def read_envelope(result: Any) -> Any:
 
 
 def read_code(answer: Any) -> str:
-    """The code of a failure."""
+    """Return the code of a failure."""
     assert answer["success"] is False, answer
     found: str = answer["error"]["code"]
     return found

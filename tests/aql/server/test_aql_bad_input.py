@@ -36,7 +36,7 @@ def client(node: NodeThread, request: pytest.FixtureRequest) -> AqlClient:
 
 
 def call_body(client: AqlClient, arguments: bytes) -> bytes:
-    """A call whose arguments are these bytes, whatever they are."""
+    """Return a call with these bytes as arguments."""
     about = b"" if client.session is not None else b',"_meta":' + json.dumps(meta()).encode()
     return (
         b'{"jsonrpc":"2.0","id":9,"method":"tools/call","params":{"name":"mcp_aql_read",'
@@ -45,7 +45,7 @@ def call_body(client: AqlClient, arguments: bytes) -> bytes:
 
 
 def call_and_get_error(client: AqlClient, arguments: bytes) -> Any:
-    """The failure that answers these arguments. Nothing reaches the server."""
+    """Call with invalid arguments and return the failure. No call may reach the server."""
     heard = len(client.node.shop.calls("echo"))
     answer = client.send(call_body(client, arguments), name=PATH)
     assert answer.status == 200, answer

@@ -121,7 +121,6 @@ def test_unknown_operation_is_not_found_in_every_mode(
 @pytest.mark.spec("AQ-7.1-1", "AQ-1.4-1")
 @pytest.mark.parametrize("view", VIEWS)
 def test_introspection_suffices_for_call(node: NodeThread, era: str, view: str) -> None:
-    """A client that knows nothing but its list of tools."""
     client = AqlClient(node, f"?view={view}", era)
     (first, *_) = [one for one in client.tools() if "introspect" in one["description"]]
     assert '"operation":"introspect"' in first["description"]
@@ -155,7 +154,6 @@ def test_introspection_lists_and_classifies_every_operation(node: NodeThread, er
 
 @pytest.mark.spec("AQ-10.3-1", "AQ-10.2-1")
 def test_introspection_documents_extensions(node: NodeThread, era: str) -> None:
-    """Extensions are parameters and natives: each has its entry, and its page in the docs."""
     client = AqlClient(node, "?view=aql", era)
     detail = client.introspect(name="introspect")["operation"]
     assert {"search", "namespace", "include"} <= {one["name"] for one in detail["parameters"]}
@@ -214,7 +212,6 @@ def test_ignores_session_id_of_client(node: NodeThread, era: str) -> None:
 
 @pytest.mark.spec("AQ-EPM-2.1-1")
 def test_semantic_mode_separates_delete_endpoint(node: NodeThread, era: str) -> None:
-    """Deletes have a tool of their own, marked as what it is."""
     tools = {tool["name"]: tool for tool in AqlClient(node, "?view=aql", era).tools()}
     hints = {name: one["annotations"] for name, one in tools.items()}
     # Not every tool of this node says that it only reads.

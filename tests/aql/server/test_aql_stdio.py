@@ -35,7 +35,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeThread]:
 
 
 class Lines:
-    """A client of lines in one era."""
+    """A client of lines in one protocol generation."""
 
     def __init__(self, node: NodeThread, era: str, client: str = "tests") -> None:
         self.wire: HttpConnection = node.local()
@@ -155,8 +155,6 @@ def test_unknown_view_blocks_connection_until_valid_view(node: NodeThread, era: 
 
 @pytest.mark.parametrize("view", ["aql", "aql-single"])
 def test_official_client_finds_and_calls_operation(node: NodeThread, view: str) -> None:
-    """It sees tools, a schema and text: all that AQL is to a client that never heard of it."""
-
     async def talk() -> Any:
         async with asyncio.timeout(HANG_TIMEOUT):
             async with Client(f"{node.url}?view={view}") as client:

@@ -18,7 +18,7 @@ READ = {"shop.echo": OperationConfig(category="READ", danger="safe")}
 
 
 def list_tools_as(node: NodeThread, client: str, era: str, query: str = "") -> list[str]:
-    """What a client of this name sees."""
+    """Return the names of the tools that a client of this name sees."""
     wanted = AqlClient(node, query, "stateless")
     if era == "session":
         wanted.era = era

@@ -28,7 +28,7 @@ def one_of(*branches: Any) -> dict[str, Any]:
 
 
 def variant(name: str, **more: Any) -> dict[str, Any]:
-    """One of several objects that a member tells apart."""
+    """Return an object schema with a constant `kind`."""
     return obj({"kind": {"const": name}, **more}, required=["kind"])
 
 

@@ -15,7 +15,7 @@ from hypothesis_jsonschema import from_schema
 
 
 class _Many:
-    """`many`, asked for one more element at a time."""
+    """An adapter of `many` that draws one element at a time."""
 
     def __init__(self, data: Any, **sizes: Any) -> None:
         self._many: Any = utils.many(data, **sizes)
@@ -46,6 +46,6 @@ if not hasattr(utils.many, "more"):
 
 
 def instances(schema: Any) -> st.SearchStrategy[Any]:
-    """What is valid for a schema of draft 7."""
+    """Return a strategy of valid instances of a draft 7 schema."""
     strategy: st.SearchStrategy[Any] = from_schema(schema)
     return strategy

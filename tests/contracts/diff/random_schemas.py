@@ -37,7 +37,7 @@ VALUES = _values()
 
 
 class Schemas:
-    """Makes schemas. `modern`: with words that draft 7 does not have. `references`: with `$ref`."""
+    """A generator of schemas. `modern`: with keywords after draft 7. `references`: with `$ref`."""
 
     def __init__(self, seed: int, *, modern: bool = True, references: bool = True) -> None:
         self.chance = Random(seed)
@@ -186,7 +186,7 @@ class Schemas:
 
 
 def parts_of(schema: Any) -> list[dict[str, Any]]:
-    """Every schema object in a schema, itself included."""
+    """Return every schema object in a schema, including the schema."""
     found: list[dict[str, Any]] = []
     waiting = [schema]
     while waiting:

@@ -47,7 +47,6 @@ def test_compares_ten_megabyte_schema() -> None:
 
 
 def test_too_many_changes_are_undecided_and_breaking() -> None:
-    """It says breaking, and says why, rather than to look for hours."""
     old = obj({f"f{number}": text(maxLength=number) for number in range(20_000)})
     new = obj({f"f{number}": text(maxLength=number + 1) for number in range(20_000)})
     changes = diff_in_time(old, new)
@@ -59,7 +58,7 @@ def test_too_many_changes_are_undecided_and_breaking() -> None:
 
 
 def reference_cycle(size: int, longest: int) -> dict[str, Any]:
-    """Types that refer to each other in one large circle."""
+    """Return a schema of types that form one large reference cycle."""
     return {
         "$ref": "#/$defs/T0",
         "$defs": {

@@ -24,7 +24,7 @@ Compile = Callable[[str], bytes]
 
 @pytest.fixture
 def compiled(tmp_path: Path) -> Compile:
-    """The descriptors of a .proto file, made by the real compiler."""
+    """Return a function that compiles a .proto text to descriptors."""
 
     def make(text: str) -> bytes:
         out = tmp_path / "descriptors"

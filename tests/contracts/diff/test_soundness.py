@@ -23,7 +23,7 @@ seeds = st.integers(0, 2**48)
 
 
 def validator(schema: Any) -> Any:
-    """What decides. Schemas that cannot be used decide nothing."""
+    """Return the validator of a schema, or None if the schema is unusable."""
     try:
         return jsonschema_rs.Draft202012Validator(schema)
     except (ValueError, jsonschema_rs.ReferencingError):
@@ -31,7 +31,7 @@ def validator(schema: Any) -> Any:
 
 
 def find_contradictions(sent: Any, taken: Any) -> list[Any]:
-    """Small values that are valid for who sends, and not for who takes them."""
+    """Return small values that are valid for the sender and invalid for the receiver."""
     before, after = validator(sent), validator(taken)
     assume(before is not None and after is not None)
     return [value for value in VALUES if before.is_valid(value) and not after.is_valid(value)]
@@ -54,7 +54,7 @@ def test_compatible_change_keeps_small_values_valid(role: Role, seed: int, forth
 
 
 def instances_agree(sent: Any, taken: Any) -> bool:
-    """Whether what one schema makes is valid for another. False: it makes nothing."""
+    """Return whether generated instances are valid for the receiver. False if there are none."""
     before, after = validator(sent), validator(taken)
     if before is None or after is None:
         return False
@@ -91,7 +91,7 @@ def test_compatible_change_keeps_generated_instances_valid(role: Role) -> None:
 
 
 def close_schema(schema: Any) -> Any:
-    """The schema of those who send nothing but what it names."""
+    """Return the schema with undeclared members forbidden."""
     closed = copy.deepcopy(schema)
     for part in parts_of(closed):
         if "properties" in part and "additionalProperties" not in part:
@@ -116,7 +116,6 @@ _objects = st.recursive(
 @settings(max_examples=150, suppress_health_check=SLOW)
 @given(old=_objects, seed=seeds)
 def test_lenient_comparison_keeps_declared_members_valid(old: Any, seed: int) -> None:
-    """Where only those members count that a schema names, an optional one breaks nobody."""
     new = Schemas(seed, references=False).changed(old)
     changes = diff_schemas(old, new, "input", strict=False)
     if not breaking(changes):
@@ -127,7 +126,6 @@ def test_lenient_comparison_keeps_declared_members_valid(old: Any, seed: int) ->
 @settings(max_examples=150, suppress_health_check=SLOW)
 @given(seed=seeds)
 def test_wider_schema_is_compatible(seed: int) -> None:
-    """The detector is of use only if it recognizes the plainest of compatible changes."""
     make = Schemas(seed, references=False)
     schema, other = make.whole(), make.whole()
     assume(validator(schema) is not None and validator(other) is not None)

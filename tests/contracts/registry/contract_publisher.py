@@ -36,7 +36,7 @@ POINTS: dict[str, tuple[Any, str, bool]] = {
 
 
 def kill_at(means: str, point: str) -> None:
-    """Have this process killed when it gets there next."""
+    """Kill this process at the next call of this point."""
     owner, name, after = POINTS[point]
     owner = owner or (GitDulwich if means == "dulwich" else GitProgram)
     done: Callable[..., Any] = getattr(owner, name)

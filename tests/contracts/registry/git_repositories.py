@@ -13,7 +13,7 @@ MEANS: tuple[GitChoice, ...] = ("git", "dulwich")
 
 
 def git(folder: Path, *arguments: str, check: bool = True, **environ: str) -> str:
-    """Run git in a folder, as somebody who has never configured it."""
+    """Run git in a folder without user config."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     done = subprocess.run(
         ["git", "-C", str(folder), *arguments],
@@ -37,7 +37,7 @@ def git(folder: Path, *arguments: str, check: bool = True, **environ: str) -> st
 
 
 def is_clean(folder: Path) -> bool:
-    """Whether the working tree and the index are what was committed, and nothing is damaged."""
+    """Return whether working tree and index equal the commit, and the repository is valid."""
     git(folder, "fsck", "--strict", "--no-dangling")
     return git(folder, "status", "--porcelain") == ""
 

@@ -21,7 +21,7 @@ NOW = 1_800_000_000.0
 
 
 def schema(required: tuple[str, ...] = (), **properties: Any) -> dict[str, Any]:
-    """An object with these properties."""
+    """Return an object schema with these properties."""
     return {
         "type": "object",
         "properties": {name: {"type": kind} for name, kind in properties.items()},
@@ -47,7 +47,7 @@ def contract(
 
 
 class RegistryBench:
-    """A registry whose clock a test turns."""
+    """A registry with a manual clock."""
 
     def __init__(self, folder: Path, means: GitChoice = "auto") -> None:
         self.folder = folder

@@ -92,7 +92,6 @@ def test_backends_read_each_other(folder: Path) -> None:
 def test_ignores_git_config_of_user(
     store: ContractGit, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither its name, nor its wish to sign, nor its hooks."""
     home = tmp_path / "home"
     hooks = home / "hooks"
     hooks.mkdir(parents=True)
@@ -262,7 +261,6 @@ def test_rejects_merge_in_progress(store: ContractGit, folder: Path) -> None:
 
 
 def test_prepares_again_after_foreign_commit(store: ContractGit, folder: Path) -> None:
-    """What was prepared over the old state is prepared again over the new one."""
     publish(store, {"d/n/1.txt": b"one\n"})
     heads: list[str | None] = []
 
@@ -363,7 +361,6 @@ def test_keeps_lock_of_running_process(store: ContractGit, folder: Path) -> None
 def test_index_lock_delays_working_tree(
     store: ContractGit, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What counts is committed; the working tree follows with the next publication."""
     publish(store, {"d/n/1.txt": b"one\n"})
     lock = folder / ".git" / "index.lock"
 

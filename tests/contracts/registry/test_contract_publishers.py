@@ -37,13 +37,12 @@ def start_publisher(folder: Path, means: str, name: str, *more: str) -> subproce
 
 
 def wait_for_publisher(process: subprocess.Popen[str]) -> tuple[int, list[str]]:
-    """Its exit code, and what it said that it had published."""
+    """Return the exit code and the reported publications of a publisher."""
     said, _ = process.communicate(timeout=HANG_TIMEOUT)
     return process.returncode, [line for line in said.splitlines() if line.startswith("done")]
 
 
 def test_processes_publish_concurrently(tmp_path: Path) -> None:
-    """Also in a registry that neither of them finds, and by different means."""
     folder = tmp_path / "registry"
     processes = [
         start_publisher(folder, means, name, "0", "6")

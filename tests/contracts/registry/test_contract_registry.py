@@ -395,7 +395,6 @@ def test_validates_tool_arguments_and_results(shelf: RegistryBench) -> None:
 
 @pytest.mark.spec("ST-4.5.4-2")
 def test_deprecates_major_version(shelf: RegistryBench) -> None:
-    """A notice until the sunset, which is 180 days by default; afterwards where to go on."""
     shelf.put(contract("Order", "1.0.0"))
     shelf.put(contract("Order", "2.0.0"))
     registry = shelf.registry
@@ -451,7 +450,6 @@ def test_rejects_invalid_deprecations(shelf: RegistryBench) -> None:
 
 @pytest.mark.spec("ST-4.5.4-2")
 def test_rejects_early_sunset_without_consent(shelf: RegistryBench) -> None:
-    """At least 90 days: neither an end now, nor a beginning that is dated back."""
     shelf.put(contract("Order", "1.0.0"))
     day = 86_400
     now, at_least = format_utc(shelf.now), format_utc(shelf.now + 90 * day)

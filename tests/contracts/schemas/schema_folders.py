@@ -117,7 +117,7 @@ STORE = """
 
 
 def write_folder(path: Path, files: dict[str, Any]) -> Path:
-    """A folder with these files: text, or what is written as JSON."""
+    """Write these files into a folder: text, or values as JSON."""
     for name, content in files.items():
         one = path / name
         one.parent.mkdir(parents=True, exist_ok=True)
@@ -127,7 +127,7 @@ def write_folder(path: Path, files: dict[str, Any]) -> Path:
 
 
 def write_shop(path: Path) -> Path:
-    """A folder with a source in each of the three languages."""
+    """Write a source of each of the three languages."""
     return write_folder(
         path,
         {

@@ -25,7 +25,7 @@ def write_artefacts(path: Path, artefacts: Iterable[Artefact]) -> None:
 
 
 def build_folder(path: Path) -> BuildResult:
-    """A folder that was built, and looked at again."""
+    """Build a folder and return a second build."""
     write_artefacts(path, build_all(path).artefacts)
     return build_all(path)
 
@@ -165,7 +165,7 @@ _TEXTS = ("escription", '"""', "// ")
 
 
 def edit_description(path: Path) -> None:
-    """Something that changes no type."""
+    """Change a description."""
     lines = path.read_text(encoding="utf-8").splitlines()
     number = max(
         n for n, line in enumerate(lines) if any(one in line for one in _TEXTS) and "." in line

@@ -76,7 +76,7 @@ PLAIN = """
 
 @cache
 def compile_every_kind() -> tuple[ProtoFiles, Any]:
-    """What is in the file, and Protobuf's own class for its message."""
+    """Return the compiled file and the Protobuf class of its message."""
     data = descriptor_set({"every.proto": ALL})
     whole = import_module("google.protobuf.descriptor_pb2").FileDescriptorSet.FromString(data)
     pool = import_module("google.protobuf.descriptor_pool").DescriptorPool()

@@ -154,7 +154,7 @@ def test_reports_unsupported_http_rules(rule: str, words: str) -> None:
 
 
 def store_document(**changes: Any) -> dict[str, Any]:
-    """The good one, with members replaced: `a/b` is the member b of a."""
+    """Return the valid document with replaced members. `a|b` is the member b of a."""
     whole = read_yaml("store.yaml", _dedented(STORE))
     for path, value in changes.items():
         *above, last = path.split("|")

@@ -16,7 +16,7 @@ EVERYTHING = ("mcp/*", "chat")
 
 
 class OfflineMembership:
-    """A place, and everything that happened to it. `me` is who it is."""
+    """The membership of the participant `me` with recorded events."""
 
     def __init__(
         self,

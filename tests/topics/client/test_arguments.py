@@ -15,7 +15,6 @@ from tests.topics.client.test_responder import wait_until_idle
 @pytest.mark.spec("MX-4.3-6")
 @pytest.mark.parametrize("arguments", [{"one": "two"}, {}, {"one": 1, "more": 2}, {"one": None}, 7])
 def test_checks_arguments_before_function(arguments: Any) -> None:
-    """By what was advertised: the function itself would take anything."""
     called: list[Any] = []
 
     def advertised(one: int, other: int = 1) -> None:

@@ -21,7 +21,7 @@ SECRET = "t-agent-very-secret-0123456789"
 
 
 class ManualSleep:
-    """Time that passes when a test says so: how long it was slept, and when to go on."""
+    """A sleep function that records durations and wakes on request."""
 
     def __init__(self) -> None:
         self.slept: list[float] = []

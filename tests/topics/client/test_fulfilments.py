@@ -81,8 +81,6 @@ async def test_ignores_responses_that_are_no_outcome() -> None:
 @pytest.mark.spec("MX-7-1")
 @pytest.mark.parametrize("amount", [5, 5_000])
 async def test_foreign_fulfilment_is_no_outcome(amount: int) -> None:
-    """It asks for the same as was proposed, itself too, and is quicker with the answer."""
-
     alone = OfflineMembership(others=["a", "b", "mallory"])
     proposal = propose(alone, "b")
     params = PARAMS if amount == 5 else {**PARAMS, "arguments": {"path": "elsewhere"}}

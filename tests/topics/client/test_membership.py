@@ -376,8 +376,6 @@ def test_shows_response_to_unknown_request() -> None:
 
 
 async def test_remembers_own_requests_after_many_messages() -> None:
-    """Others can make everybody forget what was said, but not what one waits for oneself."""
-
     alone = OfflineMembership()
     asked = send_request(alone, "a")
     for number in range(MAX_MESSAGES + 1):

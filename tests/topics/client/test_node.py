@@ -33,7 +33,7 @@ TOKENS = {f"T_{name}": f"token-of-{name}-" + "x" * 24 for name in PARTICIPANT_NA
 
 
 class NodeWithTopic:
-    """A node with a topic and a tool that cannot be undone."""
+    """A node with a topic and an irreversible tool."""
 
     def __init__(self, world: CommandLine) -> None:
         self.world = world

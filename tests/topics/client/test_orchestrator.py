@@ -60,7 +60,7 @@ def _propose_in(
 def make_fulfilled_proposal(
     tool: str, arguments: Any, *, fulfilled: Any = None, **more: Any
 ) -> TrackedProposal:
-    """A proposal that a human fulfilled. `fulfilled`: with these arguments instead."""
+    """Return a fulfilled proposal. `fulfilled`: the changed arguments."""
     alone = OfflineMembership()
     proposal = _propose_in(alone, tool, arguments, **more)
     params = {"name": tool, "arguments": arguments if fulfilled is None else fulfilled}
@@ -128,7 +128,6 @@ def test_learns_only_approved_proposals() -> None:
 
 
 def test_learned_rule_covers_only_its_recipients() -> None:
-    """The same tool may be that of a playground, and that of a plant."""
     orchestrator = make_orchestrator()
     rule = orchestrator.learn(make_fulfilled_proposal("write", {"path": "a"}, to=("playground",)))
     assert orchestrator.find_rule(make_proposal("write", {"path": "a"}, to=("playground",))) == rule

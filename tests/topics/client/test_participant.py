@@ -287,8 +287,6 @@ def test_fulfils_with_options() -> None:
 
 
 def test_recipient_may_fulfil_proposal() -> None:
-    """The target may fulfil it by itself: everybody sees that as well."""
-
     async def test(house: GatewayUnderTest) -> None:
         agent, worker = house.participant("agent"), house.participant("worker")
         done: list[str] = []

@@ -77,7 +77,6 @@ def test_request_to_one_takes_first_response() -> None:
 
 
 def test_requesting_proposer_gets_one_response() -> None:
-    """Others may let somebody fulfil what it proposed itself."""
     alone = OfflineMembership()
 
     async def work() -> str:

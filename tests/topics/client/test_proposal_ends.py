@@ -81,8 +81,6 @@ def test_rejection_updates_proposals_of_others() -> None:
 
 
 async def test_pending_approval_is_no_outcome() -> None:
-    """Somebody fulfils it in the room, and the node says that it waits in the inbox."""
-
     async with open_proposal() as (alone, proposal):
         asked = alone.request(
             "b", "tools/call", PARAMS, number=1, to=["a"], correlation_id=proposal.id
@@ -143,8 +141,6 @@ async def test_one_of_several_recipients_cannot_reset_fulfilment() -> None:
 
 
 async def test_pending_result_is_no_outcome() -> None:
-    """So a node answers a call that its rules stop."""
-
     async with open_proposal() as (alone, proposal):
         asked = fulfil_proposal(alone, proposal, "b", ["a"])
         held = {
@@ -158,8 +154,6 @@ async def test_pending_result_is_no_outcome() -> None:
 
 
 async def test_end_notice_to_other_participant_is_ignored() -> None:
-    """Somebody has the node say it, about an id that it took."""
-
     async with open_proposal() as (alone, proposal):
         said = {"text": "not taken", END_REASON_MEMBER: "approval_refused"}
         alone.tell("a", "chat", said, to=["b"], correlation_id=proposal.id)

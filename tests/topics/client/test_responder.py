@@ -22,7 +22,7 @@ def run(test: Any) -> None:
 
 
 async def wait_until_idle(alone: OfflineMembership) -> None:
-    """Until everything that was asked is answered."""
+    """Wait until every request has a response."""
     while alone.place.responder._active:
         await asyncio.wait([task for _, task in alone.place.responder._active.values()])
         await asyncio.sleep(0)
@@ -74,7 +74,7 @@ def make_responder(**more: Any) -> OfflineMembership:
 
 
 def read_response(method: str, params: Any = None, **more: Any) -> dict[str, Any]:
-    """The payload of the one answer to a request."""
+    """Send a request and return the payload of the only response."""
     alone = make_responder()
 
     async def main() -> None:
@@ -481,7 +481,6 @@ def test_plain_functions_run_in_threads() -> None:
 
 
 async def test_restarted_participant_may_reuse_request_ids() -> None:
-    """Its older request goes on, and what is cancelled is what it names."""
     alone = make_responder()
 
     alone.request("a", "tools/call", {"name": "slowly"}, number=1)

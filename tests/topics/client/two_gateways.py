@@ -17,7 +17,7 @@ Seats = Mapping[str, Sequence[str]]
 
 
 class GatewayUnderTest:
-    """Where participants come in, by name."""
+    """The gateway that participants join."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -28,7 +28,7 @@ class GatewayUnderTest:
 
 @asynccontextmanager
 async def stay_connected(participant: Participant) -> AsyncIterator[asyncio.Event]:
-    """It comes in, or tries to, beside the test. The event: it is in."""
+    """Join in a background task. The event is set after the join."""
     inside = asyncio.Event()
 
     async def stay() -> None:
@@ -46,7 +46,7 @@ async def stay_connected(participant: Participant) -> AsyncIterator[asyncio.Even
 
 
 async def wait_for_presence(*participants: Participant) -> None:
-    """Until each of them knows that all the others are there."""
+    """Wait until each participant knows all others."""
     for one in participants:
         events = one.events()
         others = {other.id for other in participants} - {one.id}
@@ -63,7 +63,7 @@ async def wait_until(events: Events, wanted: Callable[[Event], bool]) -> Event:
 def run_with_both_gateways(
     test: Callable[[GatewayUnderTest], Awaitable[None]], seats: Seats
 ) -> None:
-    """`seats`: what each participant may send."""
+    """Run the test with each gateway. `seats`: the capabilities of each participant."""
 
     async def small() -> None:
         async with asyncio.timeout(HANG_TIMEOUT), small_gateway(seats) as made:

@@ -13,13 +13,13 @@ worker = Participant(sys.argv[1], topic="ops", token=os.environ["TOKEN"], name="
 
 @worker.tool(mutable=False)
 def whoami() -> int:
-    """The process that answers."""
+    """Return the id of this process."""
     return os.getpid()
 
 
 @worker.tool()
 async def run_without_end() -> None:
-    """Never ends."""
+    """Run without end."""
     await worker.chat("I have begun.")
     await asyncio.Event().wait()
 

@@ -36,7 +36,7 @@ INFO = {"name": "interlock", "version": "1"}
 
 
 def tool_offering() -> Offering:
-    """One tool that nobody minds, and one that writes."""
+    """Return an offering with a read tool and a write tool."""
     return offer(
         "s",
         [
@@ -49,7 +49,7 @@ def tool_offering() -> Offering:
 
 
 class ScriptedParticipant:
-    """Somebody in the room: says what a test wants, and keeps what it is sent."""
+    """A participant that sends scripted messages and records received messages."""
 
     def __init__(self, table: NodeTopic, id: str, numbers: Callable[[], int]) -> None:
         self.id = id
@@ -155,7 +155,7 @@ class ScriptedParticipant:
 
 
 class NodeTopic:
-    """The room, the node in it, and whoever a test lets in."""
+    """A room with the node and scripted participants."""
 
     def __init__(
         self,

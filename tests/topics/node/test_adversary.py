@@ -30,7 +30,7 @@ FAMILIES = ("mcp/request", "mcp/response", "mcp/proposal", "system/approve", "ap
 
 
 class FailureLog(logging.Handler):
-    """Hears of everything that went wrong inside."""
+    """A log handler that records failures."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -41,7 +41,7 @@ class FailureLog(logging.Handler):
 
 
 def approval_attempts(approval: str, proposal: str) -> list[tuple[str, str, Any, str | None]]:
-    """Senders, kinds, payloads and correlations: what somebody would think of who wants it done."""
+    """Return messages that try to approve a proposal."""
     meta = {
         "interlock/approval": {"by": "clerk", "proof": "operator"},
         "x-mcpax-approval": approval,
@@ -102,7 +102,7 @@ async def propose_write(table: NodeTopic, eve: ScriptedParticipant) -> tuple[str
 
 
 def careful_topic(folder: Path) -> NodeTopic:
-    """Even who may ask for everything must not write without a human."""
+    """Return a topic in which every write needs approval."""
     return NodeTopic(folder, rules=[RuleConfig("look first", "confirm", tools=["s.write_file"])])
 
 

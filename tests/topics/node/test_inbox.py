@@ -207,8 +207,6 @@ async def test_disconnects_sender_of_only_false_kinds(tmp_path: Path) -> None:
 async def test_unhandled_proposal_cannot_be_fulfilled(
     before: int, size: int, tmp_path: Path
 ) -> None:
-    """Everybody hears a proposal at once. It is made once all the same."""
-
     table = NodeTopic(tmp_path)
     ada, bob = table.let_in("ada", PROPOSES), table.let_in("bob")
     file = {"path": "a.txt"}

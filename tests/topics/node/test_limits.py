@@ -28,7 +28,7 @@ SEEN = {"content": [{"type": "text", "text": "seen"}]}
 
 
 def allow_all(call: Call, made: Decision) -> Decision:
-    """A rule that somebody accepted."""
+    """Allow text files, as an accepted rule does."""
     return make_decision(PolicyAction.ALLOW, "learned", "")
 
 
@@ -73,8 +73,6 @@ async def test_many_proposals_do_not_evict_those_of_others(
 async def test_reports_executed_call_without_space_for_fulfilment(
     tmp_path: Path,
 ) -> None:
-    """The proposal just fits into an envelope, and its fulfilment does not."""
-
     table = NodeTopic(tmp_path)
     table.gated.authorizer.install(learned_step(allow_all))
     ada = table.let_in("ada", PROPOSES)
@@ -97,8 +95,6 @@ async def test_reports_executed_call_without_space_for_fulfilment(
 
 
 async def test_reused_id_does_not_block_participant(tmp_path: Path) -> None:
-    """What a participant answers that is an upstream here counts, whoever used its id before."""
-
     table = NodeTopic(tmp_path)
     heard: list[tuple[str, str]] = []
     table.seat.add_listener(
@@ -116,8 +112,6 @@ async def test_reused_id_does_not_block_participant(tmp_path: Path) -> None:
 
 
 async def test_handles_flood_of_proposals_in_turns(tmp_path: Path) -> None:
-    """Between them the node serves whoever else there is."""
-
     table = NodeTopic(tmp_path)
     ada = table.let_in("ada", PROPOSES)
     many = 10 * MAX_MESSAGES_PER_TURN

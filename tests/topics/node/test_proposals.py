@@ -39,7 +39,7 @@ FILE = {"path": "a.txt", "text": "hello"}
 async def propose_write(
     table: NodeTopic, guest: ScriptedParticipant, arguments: Any = None
 ) -> tuple[str, Approval]:
-    """A proposal that waits, and its approval."""
+    """Propose a write and return the proposal id and its approval."""
     proposal = guest.propose("s.write_file", FILE if arguments is None else arguments)
     text = await guest.chat(proposal)
     [approval] = [one for one in table.gated.approvals.pending() if one.id in text]
@@ -239,7 +239,7 @@ async def test_guest_cannot_propose(tmp_path: Path) -> None:
 
 
 def allow_text_files(call: Call, made: Decision) -> Decision:
-    """A rule that somebody accepted."""
+    """Allow text files, as an accepted rule does."""
     path = json.loads(bytes(call.arguments)).get("path", "")
     if path == "forbidden":
         raise InterlockError(DENIED, "The rule says no.")
@@ -403,7 +403,7 @@ CHILD_APPROVAL = {
 
 
 async def approve_and_stop_at_child(table: NodeTopic, ada: ScriptedParticipant) -> str:
-    """A proposal that a human let through here, and that waits at a gate below now."""
+    """Approve a proposal whose call then needs approval at a child node."""
     proposal, approval = await propose_write(table, ada)
     confirming = asyncio.ensure_future(
         table.gated.approvals.confirm(approval.id, table.gated.proof(approval))

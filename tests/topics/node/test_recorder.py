@@ -37,7 +37,7 @@ SECRET = "sk-ant-api03-" + "a1B2" * 12
 
 
 class RecordedTopic:
-    """A room with the recorder in it."""
+    """A room with the recorder."""
 
     def __init__(self, folder: Path, *, whole: bool) -> None:
         self.table = NodeTopic(folder, settings=TopicConfig(access="private", record="heads"))
@@ -181,8 +181,6 @@ async def test_padding_does_not_hide_message(payload: bytes, tmp_path: Path) -> 
 def test_invalid_timestamp_does_not_prevent_entry(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The gateway passes it on, so it is written down."""
-
     async def run() -> None:
         recorded = RecordedTopic(tmp_path, whole=True)
         ada = recorded.table.let_in("ada")
@@ -214,7 +212,6 @@ def test_keeps_short_payloads(value: Any, indent: int | None, ascii: bool) -> No
 
 @pytest.mark.parametrize("one", ["{}", "[]", "0", '"x"', '{"a":[{}]}', "null", " " * 50 + "0"])
 def test_reads_only_recorded_part(one: str) -> None:
-    """What takes long for one message, everybody waits for."""
     source = (
         '{"text":"the plan","pad":['
         + (one + ",") * MAX_RECORDED_CHARACTERS
@@ -315,7 +312,7 @@ def test_many_short_strings_cost_little_work(raw: str) -> None:
 
 
 class RecorderBench:
-    """A recorder, a clock that is turned, and somebody who talks."""
+    """A recorder with a manual clock and scripted senders."""
 
     def __init__(self, rate: int = 10) -> None:
         self.journal = MemoryJournal()

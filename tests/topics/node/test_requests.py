@@ -185,7 +185,7 @@ async def test_responds_to_broadcast_only_if_supported(tmp_path: Path) -> None:
 
 
 def false_kinds() -> list[tuple[str, Any]]:
-    """Kinds, and payloads that say something else."""
+    """Return kinds with payloads that do not match."""
     write = {"name": "s.write_file", "arguments": {}}
     rpc = {"jsonrpc": "2.0", "id": 1, "method": "tools/call"}
     raw = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":%b}'

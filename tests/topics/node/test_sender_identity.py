@@ -37,8 +37,6 @@ async def test_proposal_uses_identity_at_time_of_message(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("name", ["ada", "eve"])
 async def test_ignores_messages_of_removed_participant(name: str, tmp_path: Path) -> None:
-    """Also where the room could not send it before it was gone."""
-
     table = NodeTopic(tmp_path)
     boss = table.let_in("boss", name="eve")
     await table.quiet()

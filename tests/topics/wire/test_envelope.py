@@ -224,7 +224,6 @@ def test_rejects_other_protocol_version(version: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("separators", [(",", ":"), (", ", ": ")])
 def test_rejects_duplicate_members(name: str, separators: tuple[str, str]) -> None:
-    """Some readers take the first of two, and some the last."""
     whole = json.dumps(SAMPLE, separators=separators)
     for spelled in (f'"{name}"', f'"\\u{ord(name[0]):04x}{name[1:]}"'):
         values: list[Any] = [SAMPLE[name], {}, "other"]
@@ -262,7 +261,6 @@ def test_limits_size_depth_and_members() -> None:
 
 
 def test_reads_hostile_envelopes_fast() -> None:
-    """A member that nobody knows is looked at, not into."""
     hostile = [
         encode_compact({**SAMPLE, "x": "\\" * 500_000}),
         encode_compact({**SAMPLE, "x": ["y"] * 200_000}),
@@ -283,11 +281,11 @@ def test_reads_hostile_envelopes_fast() -> None:
 
 
 class Pairs(list[tuple[str, Any]]):
-    """A JSON object with all of its members."""
+    """A JSON object with duplicate members."""
 
 
 def read_by_reference(text_: bytes) -> EnvelopeHeader | None:
-    """The rules, one by one, with another reader. None: refused."""
+    """Read an envelope with a simple reference reader. Return None if it is invalid."""
     pairs = json.loads(text_, object_pairs_hook=Pairs)
     if not isinstance(pairs, Pairs):
         return None
@@ -328,7 +326,7 @@ lawful_values = {
 
 @st.composite
 def envelopes(draw: st.DrawFn) -> bytes:
-    """Mostly lawful ones, written in every way, with members left out, doubled and made up."""
+    """Return mostly valid envelopes, some with missing, duplicate and unknown members."""
     names = [name for name in NAMES if draw(st.integers(0, 19))]
     names += draw(st.lists(st.sampled_from([*NAMES, "Kind", "x", "to_", "ID"]), max_size=1))
     if draw(st.booleans()):

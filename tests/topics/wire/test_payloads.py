@@ -433,7 +433,6 @@ def measure_seconds(kind: str, payload: bytes) -> float:
     ],
 )
 def test_reads_many_members_fast(kind: str, payload: bytes) -> None:
-    """A doubled name at the very end: whoever counts each name anew is busy for minutes."""
     many = b",".join(b'"%d":1' % number for number in range(100_000))
     assert measure_seconds(kind, payload % (many + b',"z":1,"z":2')) < 30.0
 

@@ -81,8 +81,6 @@ def test_records_proposal() -> None:
 
 @pytest.mark.spec("MX-10.2-3")
 def test_follows_state_table() -> None:
-    """Every move from every state, by the public way."""
-
     def in_state(status: Status) -> Proposals:
         kept = proposals()
         record_proposal(kept)
@@ -283,7 +281,6 @@ def test_limits_bytes() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 4)), min_size=1, max_size=60))
 def test_counts_bytes_per_proposer(said: list[tuple[str, int]]) -> None:
-    """Also where an id comes again."""
     kept = proposals(max_proposals=4)
     for by, number in said:
         record_proposal(kept, f"p-{number}", by=by)

@@ -27,7 +27,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture(params=["alone", "shared"])
 def stores(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> object:
-    """Two nodes' views of the leases: the same store, or two over one file."""
+    """Return the lease stores of two nodes: the same store, or two stores of one file."""
     shared = tmp_path / "shared" / "leases.db"
     one = TreeStore(tmp_path / "one.db", leases=shared, clock=clock)
     two = one if request.param == "alone" else TreeStore(tmp_path / "2.db", leases=shared)

@@ -10,7 +10,7 @@ readings = {"boiler": 21.5}
 
 @plant.tool(latency_class="fast", mutable=False)
 def temperature(sensor: str) -> float:
-    """What a sensor shows now."""
+    """Return the value of a sensor."""
     print("this must not spoil the channel")
     return readings[sensor]
 

@@ -63,7 +63,7 @@ def ax_url_of(running: NodeThread) -> str:
 
 
 def find_session(running: NodeThread) -> AxSession:
-    """The one that is registered."""
+    """Return the registered session."""
     (session,) = [
         one for one in running.node.component(Tree).registrar._channels if one.is_registered
     ]
@@ -71,7 +71,7 @@ def find_session(running: NodeThread) -> AxSession:
 
 
 def dismiss_subserver(running: NodeThread, error: InterlockError) -> None:
-    """The node changes its mind about whoever is registered."""
+    """End the registered session with this error."""
     running.node.component(Tree).registrar.dismiss(find_session(running), error)
 
 

@@ -18,7 +18,7 @@ from tests.support.http_client import HANG_TIMEOUT
 
 
 class Point(msgspec.Struct):
-    """Somewhere."""
+    """A point with two coordinates."""
 
     x: int
     y: int = 0

@@ -48,7 +48,7 @@ def start_node(tmp_path: Path) -> Iterator[Callable[..., NodeThread]]:
 
 
 class JoinedSubserver:
-    """A subserver that runs on the node's own loop."""
+    """A subserver on the loop of the node."""
 
     def __init__(self, running: NodeThread, subserver: Subserver, **settings: Any) -> None:
         self.running = running
