@@ -48,7 +48,7 @@ MISTAKES = {
     "parent: {url: 'wss://a..b/', segment: a}": f"1:10: parent.url: {ADDRESS}",
     "parent: {url: 'ws://localhost:99999/', segment: a}": f"1:10: parent.url: {ADDRESS}",
     "parent: {url: 'wss://me:hunter2@x/ax', segment: a}": (
-        "1:10: parent.url: credentials must not stand in an address; write them as parent.token"
+        "1:10: parent.url: credentials are not allowed in an address; write them as parent.token"
     ),
     "parent: {url: wss://x/ax}": "1:1: parent: segment is missing; add segment",
     "parent: {url: wss://x/ax, segmnt: a}": (

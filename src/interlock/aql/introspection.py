@@ -690,7 +690,7 @@ MAX_DESCRIPTION: Final = 1_000
 _MAX_LONG_DESCRIPTION: Final = 20_000
 _MAX_FOUND_DESCRIPTION: Final = 200
 _WARNING_LEVEL: Final = Danger.DESTRUCTIVE
-"""From this level on, the description contains a warning."""
+"""The lowest level at which the description contains a warning."""
 
 _PRESETS: Final = ["minimal", "standard", "full"]
 

@@ -306,7 +306,7 @@ class Quotas:
         )
         self._retry_after = RetryAfterTable(clock)
         self._last_calls: BoundedDict[tuple[Principal, str], float] = BoundedDict(_MAX_CALLS)
-        """When operations with a cooldown were last called."""
+        """The times of the last calls of operations with a cooldown."""
         self._continued: dict[tuple[str, int], str] = {}
         """The approvals of quotas that an operator continued, by quota and period."""
         self._used_approvals: set[str] = set()

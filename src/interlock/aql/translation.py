@@ -29,7 +29,7 @@ from interlock.protocol.jsonrpc import encode_members
 from interlock.protocol.mcp import META_PROGRESS_TOKEN
 
 CallMode = Literal["call", "preview", "execution"]
-"""What happens to a request: it is called, described by a dry run, or run in the background."""
+"""The handling of a request: it is called, described by a dry run, or run in the background."""
 
 INPUT: Final = "input"
 FIELDS: Final = "fields"

@@ -18,7 +18,7 @@ MAX_VALUE_LENGTH: Final = 256
 _MAX_DEPTH: Final = 4
 _CEL_INTEGERS: Final = range(-(2**63), 2**63)
 _EXACT_INTEGER_LIMIT: Final = 2**53
-"""From here on, many JSON readers and CEL itself cannot tell adjacent numbers apart."""
+"""The first integer that many JSON readers, and CEL, cannot distinguish from its neighbours."""
 _PLAIN_CHARACTERS: Final = "A-Za-z0-9_"
 
 

@@ -15,7 +15,7 @@ _DAY_SECONDS: Final = 86_400.0
 
 
 class AutomationConfig(FeatureSection, frozen=True):
-    """When past decisions become a suggestion."""
+    """The conditions for suggesting a rule."""
 
     KEY = "automation"
     RENAMED: ClassVar[Mapping[str, str]] = {"most": "max_stored"}

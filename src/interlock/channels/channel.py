@@ -19,9 +19,9 @@ MAX_MESSAGE: Final = 64 * 1024 * 1024
 MAX_UNREAD_BYTES: Final = 64 * 1024 * 1024
 """Maximum size of unread messages, at the peer or at the owner, before the channel is closed."""
 CLOSING: Final = 2.0
-"""How long the peer may take to confirm a close."""
+"""The time that the peer may take to confirm a close."""
 CONNECTING: Final = 10.0
-"""How long opening a channel may take."""
+"""The time that opening a channel may take."""
 LOCAL: Final = "local"
 """The peer of a connection that cannot come from another machine."""
 

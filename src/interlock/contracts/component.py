@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from interlock.contracts.registry.registry import ContractRegistry
 
 _LOCK_TIMEOUT_SECONDS: Final = 2.0
-"""How long to wait for other processes that use the registry. What cannot be published now is
+"""The time to wait for other processes that use the registry. What cannot be published now is
 published later."""
 _JOURNAL_METHOD: Final = "contracts"
 """The method of journal entries about contracts."""
@@ -66,7 +66,7 @@ _MAX_CHANGES: Final = 200
 _MAX_LOG_LINES: Final = 10
 """The number of broken tools that get a log line each, when several break at once."""
 _COMPATIBLE_CHANGE_SECONDS: Final = 86_400.0
-"""How long the status shows a compatible change."""
+"""The time for which the status shows a compatible change."""
 _MAX_INLINE_BYTES: Final = 128 * 1024
 """Contracts up to this size are compared at once. A larger one is held until the watch has
 compared it."""

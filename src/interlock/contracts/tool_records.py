@@ -95,7 +95,7 @@ class ToolRecord(Struct, frozen=True):
     definition: bytes
     """Canonical JSON; `digest` is its SHA-256."""
     at: float
-    """When this definition was first seen, in seconds since 1970."""
+    """The time when this definition was first seen, in seconds since 1970."""
     accepted_version: str
     accepted_digest: str
     accepted_definition: bytes

@@ -49,10 +49,10 @@ if TYPE_CHECKING:
 
 CHECK_INTERVAL_SECONDS: Final = 1.0
 GATHER_SECONDS: Final = 0.25
-"""How long to wait for more upstreams: upstreams that start together share one commit."""
+"""The time to wait for more upstreams: upstreams that start together share one commit."""
 AUTHOR: Final = "interlock"
 _RETRY_SECONDS: Final = 60.0
-"""How long to wait before a failed publication is retried, unless something new comes."""
+"""The time to wait before a failed publication is retried, unless something new comes."""
 _MAX_TOOLS_PER_COMMIT: Final = 2_000
 _GENERATOR: Final = f"interlock {__version__}"
 _log = logging.getLogger("interlock.node")

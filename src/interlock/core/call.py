@@ -34,7 +34,7 @@ NotificationHandler = Callable[["Call", str, "bytes | Raw"], None]
 
 
 class Credentials(msgspec.Struct, frozen=True, gc=False):
-    """What a server knows about the peer of a connection. The pipeline decides if it suffices."""
+    """The credentials and the address of the peer of a connection. The pipeline evaluates them."""
 
     peer: str
     """`local`: the user of the node, by stdio or the Unix socket. `loopback`: the same user, by
@@ -88,12 +88,13 @@ class Caller(msgspec.Struct, frozen=True, gc=False, rename=_STORED_CALLER_NAMES)
     can_view_approvals: bool = False
     """True if it may read the approvals of other callers. Approving needs a proof in any case."""
     kind: str = "local"
-    """How it authenticated: `local`, `token`, `jwt`, `introspection`, `certificate`, `parent`."""
+    """The kind of its authentication: `local`, `token`, `jwt`, `introspection`, `certificate`,
+    `parent`."""
     roles: tuple[str, ...] = ()
     scopes: tuple[str, ...] | None = None
     """Upper limit of its rights, as `level` or `level:glob`. None: no limit."""
     expires_at: float | None = None
-    """When its authentication expires (wall clock). None: it is checked for every request."""
+    """The end of its authentication (wall clock). None: it is checked for every request."""
     id: str = ""
     """The id that can be revoked: of its token, or its subject. Empty: nothing can be revoked."""
     parent_caller: str = ""
@@ -338,7 +339,7 @@ class Call(msgspec.Struct, eq=False):
     approval_digest: str = ""
     """The digest of an approved call, set after the gate checked that the call matches it."""
     reservations: Sequence[object] | None = None
-    """What it reserved from budgets, until that is charged or released."""
+    """Its reservation of budgets, until that is charged or released."""
     operation_request: OperationRequest | None = None
     """Data of the AQL stage until the response is written. No protocol can set it."""
     proposal: ProposedCall | None = None

@@ -32,7 +32,7 @@ POINTS: Final = (
 
 _POINT: Final = os.environ.get("INTERLOCK_FAULT", "")
 _SKIPPED_PASSES: Final = int(os.environ.get("INTERLOCK_FAULT_AFTER", "0") or "0")
-"""How often the point is passed before the process ends there."""
+"""The number of times that the point is passed before the process ends there."""
 ARMED: Final = bool(_POINT)
 """True if a crash point is set. Code checks it before it calls `reach`."""
 _passes = 0

@@ -44,7 +44,7 @@ class Feature(NamedTuple):
 
     name: str
     summary: str
-    """What is missing in a node without the feature, for messages."""
+    """The capability that a node without the feature lacks, for messages."""
     commands: tuple[Command, ...] = ()
     component: str = ""
     """The function that creates its component in a node, as `module:function` below `interlock`.

@@ -83,7 +83,7 @@ def declared_probe_client(
                 f"the host of {probe.url} was not resolved within {timeout:g} s"
             ) from None
         except OSError as error:
-            raise ProbeError(f"{probe.url} cannot be asked: {error.strerror or error}") from None
+            raise ProbeError(f"{probe.url} cannot be reached: {error.strerror or error}") from None
         return await probe_server(probe, timeout=timeout)
 
     return probe_declared
@@ -99,7 +99,7 @@ async def probe_server(
         async with asyncio.timeout(timeout):
             response = await fetch(probe.method, probe.url, {"Accept": "*/*", **(headers or {})})
     except TimeoutError:
-        raise ProbeError(f"{probe.url} did not answer within {timeout:g} s") from None
+        raise ProbeError(f"{probe.url} did not respond within {timeout:g} s") from None
     except SignInProblem as error:
         raise ProbeError(error.reason.rstrip(".")) from None
     return response.status

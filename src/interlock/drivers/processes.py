@@ -116,7 +116,7 @@ def split_command(cmd: str | Sequence[str]) -> list[str]:
     if not words or not words[0]:
         raise ValueError("it is empty")
     if any("\0" in word for word in words):
-        raise ValueError("it holds a NUL character")
+        raise ValueError("it contains a NUL character")
     return words
 
 

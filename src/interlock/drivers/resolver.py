@@ -196,7 +196,7 @@ def _currency(cost: Cost) -> str:
 
 
 DEFAULT_HEALTH_SECONDS: Final = 300.0
-"""How long a failure counts for a driver without `health_check.every`."""
+"""The time for which a failure counts for a driver without `health_check.every`."""
 NOT_PINNED: Final = "not_pinned"
 _CLOSEST: Final = 5
 # If all drivers fail for the same reason, this reason is the error of the call.

@@ -119,7 +119,7 @@ def _is_navigation(headers: dict[str, str]) -> bool:
 
 
 SIGN_IN_TIMEOUT_SECONDS: Final = 300.0
-"""How long an operator may take."""
+"""The time that an operator may take."""
 POLL_SECONDS: Final = 2.0
 """Interval of the completion check, if there is no other signal."""
 _CHECK_TIMEOUT_SECONDS: Final = 20.0

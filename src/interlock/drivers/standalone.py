@@ -85,7 +85,7 @@ class StandaloneServer(Struct):
     bound_secrets: list[str] = field(default_factory=list)
     """Slugs of the secrets that the server got."""
     location: str = "outside of a node"
-    """Where the connection runs, for messages. No client responds to client requests there."""
+    """The place of the connection, for messages. No client responds to client requests there."""
 
     @property
     def server(self) -> str:

@@ -588,7 +588,7 @@ class _StrictReader:
             except InvalidValueError:
                 key = ""
             if not key:
-                self.report(key_node, path, "this key is not text", "write a word and a colon")
+                self.report(key_node, path, "this key is not text", "write a key and a colon")
             elif key in values:
                 self.report(
                     key_node,

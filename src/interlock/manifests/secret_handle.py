@@ -63,7 +63,7 @@ class SecretVault(Protocol):
 
 
 class AccessDecision(Struct, frozen=True):
-    """Whether access is granted, and by which entry. None: no entry names anybody."""
+    """The result of an access check, with the entry that grants it."""
 
     granted: bool
     granted_by: AccessEntry | None = None
@@ -74,7 +74,7 @@ class AccessDecision(Struct, frozen=True):
 
     @property
     def grant(self) -> str:
-        """What grants access, for the record. Empty: nothing does."""
+        """The grant, for the record. Empty: there is none."""
         if self.granted_by is None:
             return OPEN if self.granted else ""
         return f"{self.granted_by.kind}:{self.granted_by.value}"
@@ -126,7 +126,7 @@ class SecretHandle(Struct, frozen=True):
 
     @property
     def audit(self) -> dict[str, Any]:
-        """How long its records are kept, and how it is classified."""
+        """The time for which its records are kept, and how it is classified."""
         entry = self.entry
         return {
             "retention": entry.retention,

@@ -120,4 +120,4 @@ def matches_glob(glob: str, name: str) -> bool:
 
 
 PLAIN_VIEW: Final = OperationView("plain", "", ())
-"""What a client says that wants no AQL where others get it."""
+"""The view of a client that does not want AQL."""

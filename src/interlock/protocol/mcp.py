@@ -99,8 +99,8 @@ class Method(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     to_client: bool = False
     """True for a client request, which a server sends."""
     target: Target = ""
-    """What a request names. Empty: nothing. It determines the upstream of the request, and its name
-    in policies and scopes."""
+    """The kind of target that a request names. Empty: none. It determines the upstream of the
+    request, and its name in policies and scopes."""
     name_field: str = ""
     """The member of `params` that names the target."""
     name_header: bool = False

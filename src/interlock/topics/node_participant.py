@@ -213,8 +213,8 @@ def _check_capability(
     full_kind = make_kind(content.method, content.context)
     if not member.grants.grants(full_kind):
         raise PayloadError(
-            f"The kind leaves out {content.context[:100]!r}, which you may not send: only "
-            "a sender that may send every context of a kind may leave it out."
+            f"The kind omits the context {content.context[:100]!r}, and you may not send that "
+            "context. Only a sender that may send every context of a kind may omit it."
         )
 
 

@@ -156,7 +156,7 @@ MAX_PROPOSALS: Final = 1_000
 RECEIVED: Final = "taken"
 """The pipeline has it and has not reported a result yet."""
 PENDING: Final = "waits"
-"""It has a pending approval, here or at a node below."""
+"""The proposal has a pending approval, here or at a child node."""
 EXECUTED: Final = "made"
 NOT_EXECUTED: Final = "nothing"
 """Rejected, expired or void. Others may make the call."""
@@ -413,9 +413,8 @@ class ProposalHandler:
             if self._active_counts[member.id] >= MAX_PENDING_REQUESTS:
                 raise InterlockError(
                     TOO_BUSY,
-                    f"You have {MAX_PENDING_REQUESTS} proposals under way in this topic, which is "
-                    "the "
-                    "limit. Wait, then try again.",
+                    f"You have {MAX_PENDING_REQUESTS} unfinished proposals in this topic, which is "
+                    "the limit. Wait, then try again.",
                 )
             call = create_call(member, proposal)
         except InterlockError as error:

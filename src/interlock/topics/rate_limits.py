@@ -19,7 +19,8 @@ member is disconnected: a node must not be busy with errors."""
 NOTICE_INTERVAL_SECONDS: Final = 1.0
 """The minimum time between two notices to the others about violations of one member."""
 RETENTION_SECONDS: Final = 3.0
-"""How long the counts of a member are stored after it left. After that its limits are fresh."""
+"""The time for which the counts of a member are stored after it left. After that its limits are
+fresh."""
 MAX_FORMER_MEMBERS: Final = 1_000
 """The maximum number of such members. The counts of the first to leave are removed first."""
 

@@ -210,8 +210,8 @@ def _format_head(head: EnvelopeHeader) -> str:
 
 
 def _format_presence(text: bytes) -> str:
-    """Return who joined or left. Only the gateway sends presence messages, so the payload is
-    valid."""
+    """Return the participant that joined or left, as text. Only the gateway sends presence
+    messages, so the payload is valid."""
     content = read_content(read_envelope(text))
     assert isinstance(content, Presence)
     return f"{content.event} {_quote(content.participant.id)}"

@@ -230,7 +230,7 @@ class Tree(FeatureComponent, UpstreamExtension):
             await self.registrant.end()
 
     async def disconnect(self) -> None:
-        """Dismiss all subservers."""
+        """Disconnect all subservers."""
         if self._unix_server is not None and self._unix_path is not None:
             self._unix_server.close()
             self._unix_path.unlink(missing_ok=True)
@@ -241,7 +241,7 @@ class Tree(FeatureComponent, UpstreamExtension):
         self._store.close()
 
     def on_tokens_revoked(self, callers: RevokedCallers) -> None:
-        """Dismiss the subservers of these callers."""
+        """Disconnect the subservers of these callers."""
         self.registrar.configure(self._config.section(SubserversConfig), CallerComplement(callers))
 
     def check(self, config: Config) -> None:

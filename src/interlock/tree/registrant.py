@@ -374,7 +374,8 @@ class ParentRotation:
     def __init__(
         self, urls: Sequence[str], *, heartbeat: float, jitter: Callable[[], float]
     ) -> None:
-        """`jitter` gives numbers from 0 to 1."""
+        """Args:
+        jitter: returns numbers from 0 to 1."""
         self._urls = urls
         self._heartbeat = heartbeat
         self._jitter = jitter

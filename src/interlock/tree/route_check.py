@@ -45,7 +45,7 @@ class RouteCheck:
                 self._last_hop, self._last_name, self._last_segment = hop, call.name, own_segment
 
     def describe_position(self, call: Call) -> str:
-        """Where in the tree a call is now, for whoever wants to know where it ended."""
+        """Return the position of a call in the tree, for messages about where it ended."""
         hop = call.hop
         return self._own_segment() if hop is None else ".".join(hop.route[: hop.cursor + 1])
 

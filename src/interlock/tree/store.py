@@ -33,7 +33,7 @@ UNPROVEN_CLAIM_SECONDS: Final = 24 * 3600.0
 _APPLICATION_ID: Final = 0x494C5452
 _START_BUSY_TIMEOUT_MS: Final = 2000
 _BUSY_TIMEOUT_MS: Final = 50
-"""How long to wait for a locked file: when a node starts, and while it serves."""
+"""The time to wait for a locked file: when a node starts, and while it serves."""
 _log = logging.getLogger("interlock.state")
 _SCHEMA: Final = (
     "CREATE TABLE identity (role TEXT PRIMARY KEY, id TEXT NOT NULL)",

@@ -54,21 +54,21 @@ _BUILT_IN: Final = frozenset({"scopes", "always_denied", "policy"})
 PLAIN: Final = 1
 """Any call of a server's tool."""
 HELD: Final = 2
-"""It waits for an operator, by the decision so far."""
+"""The call needs approval, by the decision so far."""
 IN_VIEW: Final = 4
-"""It was made in a view of AQL."""
+"""The call was made in a view of AQL."""
 PROPOSED: Final = 8
-"""It was proposed in a topic."""
+"""The call was proposed in a topic."""
 OF_CONTRACT: Final = 16
 """Its tool is a driver contract."""
 OWN_OPERATION: Final = 32
-"""It is an operation of the node."""
+"""The call is an operation of the node."""
 FREE_OPERATION: Final = 64
-"""It is an operation that is authorized like a list of tools, or that no rule decides about."""
+"""The call is an operation that is authorized like a list of tools, or that no rule applies to."""
 OTHER: Final = 128
-"""It calls no tool."""
+"""The request calls no tool."""
 PASSED_ON: Final = 256
-"""It calls no tool, and only its upstream knows what it does."""
+"""The request calls no tool, and only its upstream knows its effect."""
 EVERYTHING: Final = (1 << 9) - 1
 
 Decide = Callable[[Call, Decision], Decision]

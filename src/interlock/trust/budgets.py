@@ -57,13 +57,13 @@ class SessionUsage:
 
 
 Reservation = tuple[SlidingWindow, Group, SessionUsage, bool, int]
-"""What a call reserved from one account: the window and its group, the session usage, whether the
-call is mutable, and its cost units. A plain tuple, because nothing is created faster, and each call
-needs one."""
+"""The reservation of a call from one account: the window and its group, the session usage, whether
+the call is mutable, and its cost units. A plain tuple, because nothing is created faster, and each
+call needs one."""
 
 
 def release_reservation(reservation: Reservation) -> None:
-    """Release what a call reserved that was never sent."""
+    """Release the reservation of a call that was never sent."""
     window, group, usage, mutable, units = reservation
     window.remove(group)
     usage.mutable_calls -= mutable

@@ -34,7 +34,7 @@ _log = logging.getLogger("interlock.node")
 
 
 class Trust(Component):
-    """Everything by which a node decides who may do what."""
+    """The trust component: identity, policy, budgets, pins and approvals."""
 
     def __init__(
         self,

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 MAX_TOKEN_SECONDS: Final = 900.0
 """The longest lifetime of a token."""
 LEEWAY_SECONDS: Final = 30.0
-"""How far the clocks of two nodes may differ."""
+"""The maximum difference between the clocks of two nodes."""
 CALLER_EXPIRES: Final = "sub_exp"
 """The claim that says when the credentials of the caller expire, independent of the token."""
 _MIN_WHOLE_SECONDS: Final = 5.0
@@ -57,7 +57,7 @@ class _CachedToken(msgspec.Struct, gc=False):
     ends: float
     caller: Caller | None = None
     target: object = None
-    """What the token is for. Held here, as the caller is, so that no other object can get its
+    """The receiver of the token. Stored here, as the caller is, so that no other object can get its
     id."""
 
     def __repr__(self) -> str:

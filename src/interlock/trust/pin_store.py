@@ -21,7 +21,7 @@ from interlock.errors import InterlockError
 
 SCHEMA_VERSION: Final = 1
 REQUEST_LIFETIME_SECONDS: Final = 60.0
-"""How long a request for the current contract of a tool is valid."""
+"""The time for which a request for the current contract of a tool is valid."""
 
 # "ILPN": marks the file as ours.
 _APPLICATION_ID: Final = 0x494C504E

@@ -26,7 +26,7 @@ from interlock.protocol.aql_terms import BUILTIN_KEY
 from interlock.trust.policy.decision import Decision
 
 FIRST_SEEN: Final = "first seen"
-"""Who accepted a tool that no person has seen."""
+"""The author of a pin that no person has reviewed."""
 _MAX_LOGGED_TOOLS: Final = 10
 
 _log = logging.getLogger("interlock.pipeline")

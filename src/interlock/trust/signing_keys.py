@@ -31,12 +31,12 @@ from interlock.core.ports import Clock
 from interlock.errors import INTERNAL, InterlockError
 
 ROTATION_SECONDS: Final = 24 * 3600.0
-"""How long a key signs."""
+"""The time for which a key signs."""
 OVERLAP_SECONDS: Final = 3600.0
-"""How long a retired key stays published: longer than any of its tokens is valid."""
+"""The time for which a retired key stays published: longer than any of its tokens is valid."""
 ALGORITHM: Final = "EdDSA"
 _MAX_KEYS: Final = 24
-"""How many keys are published, however often they are rotated."""
+"""The maximum number of published keys, also after many rotations."""
 _MAX_FILE_BYTES: Final = 64 * 1024
 _LOCK_TIMEOUT_SECONDS: Final = 5.0
 _LOCK_RETRY_SECONDS: Final = 0.01
@@ -270,7 +270,7 @@ def _locked(path: Path) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() >= deadline:
-                    raise TimeoutError("another process holds the file") from None
+                    raise TimeoutError("another process has locked the file") from None
                 time.sleep(_LOCK_RETRY_SECONDS)
         yield
     finally:

@@ -29,7 +29,7 @@ from interlock.trust.signing_keys import SigningKeys
 KEYS_PATH: Final = "/.well-known/jwks.json"
 """The path of the public keys."""
 KEY_CHECK_SECONDS: Final = 5.0
-"""How often the node checks whether its keys are due, or were changed by a command."""
+"""The interval at which the node checks whether its keys are due, or were changed by a command."""
 
 _log = logging.getLogger("interlock.node")
 

@@ -39,7 +39,7 @@ MISTAKES = {
     "page_size: 1\npage_size: 2": (
         "2:1: page_size: this key is already set on line 1; keep one of the two"
     ),
-    "? [a]\n: 1": "1:3: this key is not text; write a word and a colon",
+    "? [a]\n: 1": "1:3: this key is not text; write a key and a colon",
     # Types.
     "[1, 2]": "1:1: expected keys and values, found a list; write lines such as servers:",
     "just text": "1:1: expected keys and values, found text; write lines such as servers:",
@@ -277,7 +277,7 @@ MISTAKES = {
     ),
     'path: "\\ud800"': "1:1: path: this text has half a surrogate pair; check its escapes",
     "a: " + "[" * 50: "1:35: this is nested too deeply; use fewer levels",
-    'path: "\\UFFFFFFFF"': "the file holds an impossible escape or number; remove it",
+    'path: "\\UFFFFFFFF"': "the file contains an invalid escape or number; remove it",
 }  # fmt: skip
 
 

@@ -228,7 +228,7 @@ async def test_forbidden_context_cannot_be_omitted(what: str, tmp_path: Path) ->
         text = said["error"]["message"]
     else:
         text = await eve.chat(eve.propose("s.look", kind="mcp/proposal:tools/call"))
-    assert "leaves out 's.look'" in text
+    assert "omits the context 's.look'" in text
     assert eve.member.rejected == 1
     assert table.gated.upstream.started == []
     assert table.gated.approvals.pending() == []

@@ -230,7 +230,7 @@ def test_locked_file_times_out(
     keys = SigningKeys(path, wall_clock=wall)
     with path.with_name("keys.json.lock").open("r+") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        with pytest.raises(InterlockError, match="another process holds the file"):
+        with pytest.raises(InterlockError, match="another process has locked the file"):
             keys.rotate()
         # It signs with what it has.
         assert verify(keys.sign({"a": 1}), keys.jwks()) == {"a": 1}

@@ -166,7 +166,7 @@ def _read_batch(members: dict[str, Raw], limits: RequestLimits) -> BatchRequest:
         unexpected_names = ", ".join(f"'{errors.quotable(name)}'" for name in unexpected[:5])
         raise AqlError(
             "BATCH_VALIDATION_ERROR",
-            f"'operations' must stand alone: remove {unexpected_names}, or send one operation.",
+            f"Remove {unexpected_names} beside 'operations', or send one operation.",
             {
                 "reason": "not_alone",
                 "unexpected": [errors.shorten(name) for name in unexpected[:5]],

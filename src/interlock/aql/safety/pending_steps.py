@@ -28,7 +28,7 @@ MAX_OPEN: Final = 10
 """Maximum number of pending steps of one principal, so that they do not crowd out others."""
 _MAX_HINT_CHARACTERS: Final = 500
 _WRITE_TIMEOUT_SECONDS: Final = 2.0
-"""How long an agent's call waits for the approval to be written."""
+"""The time for which an agent's call waits for the approval to be written."""
 _log = logging.getLogger("interlock.safety")
 
 

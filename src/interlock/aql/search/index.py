@@ -24,7 +24,7 @@ the title, the rest of the description, names of parameters, their descriptions 
 and topics of the product."""
 FIELD_WEIGHTS: Final = (4.0, 2.0, 2.0, 1.0, 1.0, 0.5, 0.7)
 _LENGTH_PENALTIES: Final = (0.3, 0.0, 0.4, 0.6, 0.5, 0.6, 0.0)
-"""How much the length of a field reduces the weight of its words."""
+"""The degree to which the length of a field reduces the weight of its words."""
 _SATURATION: Final = 1.2
 _MAX_PARAMETERS: Final = 40
 _MAX_ALLOWED_VALUES: Final = 20

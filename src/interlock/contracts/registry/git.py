@@ -36,7 +36,7 @@ from interlock.errors import InterlockError
 
 GitChoice = Literal["auto", "git", "dulwich"]
 LOCK_TIMEOUT_SECONDS: Final = 10.0
-"""How long to wait for other processes that use the same repository."""
+"""The time to wait for other processes that use the same repository."""
 _MAX_ATTEMPTS: Final = 20
 _UNSAFE_CHARACTERS: Final = re.compile(r"[\x00-\x1f\x7f<>]+")
 _log = logging.getLogger("interlock.state")

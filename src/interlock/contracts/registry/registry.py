@@ -43,7 +43,7 @@ from interlock.primitives.timestamps import format_utc
 
 ANY_VERSION: Final = "*"
 SUPPORT_SECONDS: Final = 180 * 86_400.0
-"""How long a deprecated major stays supported, unless the request names an end."""
+"""The time for which a deprecated major stays supported, unless the request names an end."""
 MIN_SUPPORT_SECONDS: Final = 90 * 86_400.0
 """The shortest support of a deprecated major. An earlier end needs the explicit consent of the
 caller."""

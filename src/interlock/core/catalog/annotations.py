@@ -75,7 +75,8 @@ class AnnotationTerms(NamedTuple):
     levels: Mapping[str, EffectLevel] | None = None
     """For contracts: the effect level by the tools' own names."""
     unannotated: Unannotated = "infer"
-    """How tools without conclusive annotations are classified, unless the server has a setting."""
+    """The classification of tools without conclusive annotations, unless the server has a
+    setting."""
     has_boilerplate: bool = False
     """True if several tools have MCP's default hints written out, as some libraries do."""
 
@@ -115,7 +116,7 @@ class AnnotationTerms(NamedTuple):
 
 
 class ToolFacts(NamedTuple):
-    """What is known about a tool after its definition was read."""
+    """The data about a tool that follow from its definition."""
 
     effect: Effect
     cost_units: int = 0

@@ -18,7 +18,7 @@ import msgspec
 from interlock.core.catalog.effect_inference import EffectChoice, EffectKind, Inference, infer
 
 Unannotated = Literal["infer", "confirm", "allow"]
-"""How tools without conclusive annotations are classified."""
+"""The classification of tools without conclusive annotations."""
 
 
 class EffectLevel(IntEnum):

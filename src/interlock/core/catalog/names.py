@@ -72,11 +72,11 @@ class NameRule(Enum):
     """The treatment of names that are not a valid segment."""
 
     SANITIZED = "mended"
-    """Of plain MCP servers: a valid segment is made of the name."""
+    """For plain MCP servers: the name is converted to a valid segment."""
     SEGMENT = "segment"
-    """Of registered leaves: the name is rejected."""
+    """For registered leaves: the name is rejected."""
     DOTTED = "dotted"
-    """Of registered aggregators: the name may have several segments, each of them valid."""
+    """For registered aggregators: the name may have several segments, each of them valid."""
 
 
 def assign_names(

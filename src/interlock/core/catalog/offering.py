@@ -415,7 +415,7 @@ class Tool(ListedEntry):
         self._ax_length = 0
         """The number of bytes at the end of `listed` that are for MCP-AX."""
         self._plain_ending = b""
-        """What other clients see instead of these bytes."""
+        """The bytes for other clients."""
         if plain_meta is not None:
             self._ax_length = len(_META_PREFIX) + len(bytes(members["_meta"])) + 1
             self._plain_ending = _META_PREFIX + bytes(plain_meta) + b"}" if plain_meta else b"}"
@@ -484,7 +484,7 @@ class Skill(msgspec.Struct, frozen=True):
 
 
 class Offering(msgspec.Struct, frozen=True, eq=False):
-    """Everything that one upstream offers, in the order of its lists."""
+    """The tools, resources and prompts of one upstream, in the order of its lists."""
 
     upstream: str
     segment: str

@@ -11,7 +11,8 @@ from interlock.protocol.jsonrpc import encode_value
 from interlock.protocol.mcp import META_SERVER_INFO, METHODS, Era
 
 LIST_TTL_MS: Final = 10_000
-"""How long a stateless client may cache a list (`ttlMs`). Changes are announced in any case."""
+"""The time for which a stateless client may cache a list (`ttlMs`). Changes are announced in any
+case."""
 
 T = TypeVar("T")
 

@@ -33,7 +33,7 @@ _ALL_CAPABILITIES: Final[dict[str, Any]] = {
 
 
 class UpstreamIntroduction(NamedTuple):
-    """What one upstream said about itself when its connection was opened."""
+    """The introduction of one upstream, from the handshake."""
 
     segment: str
     capabilities: Mapping[str, Any]
@@ -45,7 +45,7 @@ class UpstreamIntroduction(NamedTuple):
 
 
 class MergedIntroduction(msgspec.Struct, frozen=True):
-    """What the node says about all upstreams."""
+    """The introduction of all upstreams by the node."""
 
     capabilities: dict[str, Any]
     instructions: str | None = None

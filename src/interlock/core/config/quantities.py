@@ -166,7 +166,7 @@ def check_parent_url(text: str) -> str:
         )
     if parts.username is not None or parts.password is not None:
         raise InvalidValueError(
-            "credentials must not stand in an address", "write them as parent.token"
+            "credentials are not allowed in an address", "write them as parent.token"
         )
     _check_encrypted(parts)
     return text
@@ -182,7 +182,7 @@ def check_gateway_url(text: str, *, token: str) -> str:
     """
     parts = _websocket(text) if text.isascii() else None
     if parts is None:
-        raise InvalidValueError("this is no address of topics", _GATEWAY_HINT)
+        raise InvalidValueError("this is not an address of topics", _GATEWAY_HINT)
     if "@" in parts.netloc:
         raise InvalidValueError("credentials are not allowed in an address of topics", token)
     if "?" in text:

@@ -215,7 +215,7 @@ class NodeReader:
             if not key or not self._plain(key_node, path):
                 place = Problem(
                     self.filename, line, key_node.start_mark.column + 1, format_path(path),
-                    "this key is not text", "write a word and a colon",
+                    "this key is not text", "write a key and a colon",
                 )  # fmt: skip
                 self.problems.append(place)
                 continue

@@ -138,7 +138,7 @@ def compose(text: str, filename: str) -> Node | None:
     except (ValueError, OverflowError):
         # The library converts numbers of escapes and directives to characters without checks.
         problem = Problem(
-            filename, 0, 0, "", "the file holds an impossible escape or number", "remove it"
+            filename, 0, 0, "", "the file contains an invalid escape or number", "remove it"
         )
     else:
         return node

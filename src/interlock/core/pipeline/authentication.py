@@ -54,9 +54,10 @@ class KnownToken(msgspec.Struct, frozen=True):
 
     caller: Caller
     check_again_at: float | None = None
-    """When to check the token again (wall clock). None: only after `Authenticator.forget`."""
+    """The time of the next check of the token (wall clock). None: only after
+    `Authenticator.forget`."""
     expires_at: float | None = None
-    """When the token expires. None: unknown."""
+    """The end of the token. None: unknown."""
 
 
 class BearerSource(Protocol):

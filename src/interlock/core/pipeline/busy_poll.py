@@ -16,9 +16,9 @@ from typing import Any, Final
 from interlock.core.ports import Clock
 
 ANSWER_SECONDS: Final = 100e-6
-"""How long the loop polls for the response. After this time it sleeps normally."""
+"""The time for which the loop polls for the response. After this time it sleeps normally."""
 NEXT_SECONDS: Final = 60e-6
-"""How long it polls for the next call of the same client, after the response."""
+"""The time for which it polls for the next call of the same client, after the response."""
 
 MIN_SINGLE_CALLS: Final = 8
 """Number of single calls in a row before the loop polls."""

@@ -66,9 +66,9 @@ from interlock.protocol.mcp import (
 )
 
 INPUT_SECONDS: Final = 600.0
-"""How long a client response may take, and how long a suspended call waits for its client."""
+"""The time that a client response may take, and how long a suspended call waits for its client."""
 _BATCH_SECONDS: Final = 0.03
-"""How long to wait for more client requests of a call, to send them to the client together."""
+"""The time to wait for more client requests of a call, to send them to the client together."""
 _URL_ELICITATION_REQUIRED: Final = -32042
 """The error of a session server whose user must visit a URL before the call can start."""
 

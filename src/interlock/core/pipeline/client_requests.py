@@ -406,7 +406,7 @@ class SuspendedCalls:
         self._clock = clock
         self._call_later = call_later
         self.seconds = seconds
-        """How long a call stays suspended."""
+        """The time for which a call stays suspended."""
         self._calls: dict[str, SuspendedCall] = {}
         self._sweeping = False
 

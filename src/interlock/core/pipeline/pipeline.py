@@ -138,7 +138,7 @@ async def run_call(
 # -- Retry, if the connection to the upstream was lost and a second execution does no harm.
 
 RECONNECT_WAIT_SECONDS: Final = 5.0
-"""How long a call waits for a lost upstream to reconnect before the call fails."""
+"""The time for which a call waits for a lost upstream to reconnect before the call fails."""
 
 _log = logging.getLogger("interlock.pipeline")
 

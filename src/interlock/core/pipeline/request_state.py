@@ -31,7 +31,7 @@ class SealedState(msgspec.Struct, array_like=True):
     request: bytes
     """The digest of the request in which it may be sent back."""
     expires_at: float
-    """When it expires (wall clock)."""
+    """The end of its validity (wall clock)."""
     handle: str = ""
     """The handle of a suspended call. With `again`, the id of an approval."""
     upstream_state: str | None = None

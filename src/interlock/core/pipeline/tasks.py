@@ -134,9 +134,9 @@ MAX_TASKS: Final = 10_000
 MAX_TASK_BYTES: Final = 64 * 1024 * 1024
 """Maximum size of all stored results. Beyond that the oldest tasks are removed."""
 MAX_TTL_SECONDS: Final = 24 * 3600.0
-"""How long a task of a tool without a time limit may run."""
+"""The time for which a task of a tool without a time limit may run."""
 POLL_INTERVAL_SECONDS: Final = 1.0
-"""How often a client should poll."""
+"""The interval at which a client should poll."""
 _SWEEP_SECONDS: Final = 1.0
 _NO_RESPONSE: Final = "The client did not come back with an answer in time."
 

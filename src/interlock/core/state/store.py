@@ -32,7 +32,7 @@ class StaleRevisionError(Exception):
 
 
 class Durability(enum.Enum):
-    """What has happened to a write when it is acknowledged."""
+    """The state of a write when it is acknowledged."""
 
     FORCED = "forced"
     """It is on the disk: it survives a power failure."""
@@ -103,10 +103,10 @@ class Append(NamedTuple):
 
 
 class StateAdapter(Protocol):
-    """Where records are kept. All methods run on the event loop and never block it."""
+    """The storage of records. All methods run on the event loop and never block it."""
 
     problem: str
-    """Why it cannot be used at the moment, for an operator. Empty: it can."""
+    """The reason why it cannot be used at the moment, for an operator. Empty: it can be used."""
 
     async def start(self) -> None:
         """Raises InterlockError for a file of another program, of a newer version, or damaged."""
@@ -167,7 +167,7 @@ class Change(NamedTuple, Generic[T]):
 
 
 class Changes(NamedTuple, Generic[T]):
-    """What a watch reports at once."""
+    """The changes that a watch reports together."""
 
     changes: list[Change[T]]
     is_complete: bool

@@ -546,7 +546,7 @@ _NOT_CANCELLED: Final = frozenset({mcp.INITIALIZE, mcp.DISCOVER})
 
 
 _ABANDONED_SECONDS: Final = 30.0
-"""How long an upstream may still send messages about an abandoned request."""
+"""The time for which an upstream may still send messages about an abandoned request."""
 _TREE_NOTIFICATIONS: Final = "notifications/mcpax/"
 _BRACE: Final = ord("{")
 

@@ -46,7 +46,7 @@ _LISTS: Final = {
 
 
 class RawOffering(msgspec.Struct, frozen=True):
-    """What an upstream lists, undecoded."""
+    """The lists of an upstream, undecoded."""
 
     tools: list[Raw] = []
     prompts: list[Raw] = []

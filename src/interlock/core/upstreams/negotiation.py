@@ -18,7 +18,7 @@ from interlock.errors import UPSTREAM_PROTOCOL, UPSTREAM_UNAVAILABLE, InterlockE
 from interlock.protocol import jsonrpc, mcp
 
 PROBE_TIMEOUT_SECONDS: Final = 5.0
-"""How long a process may leave the probe unanswered before `initialize` is sent."""
+"""The time for which a process may leave the probe unanswered before `initialize` is sent."""
 _REDIRECTS: Final = (301, 302, 307, 308)
 _MODERN_ERRORS: Final = frozenset({-32020, -32021, -32022})
 
@@ -71,7 +71,7 @@ async def _open_stateless(upstream_client: UpstreamClient) -> None:
     if discovery is None:
         raise InterlockError(
             UPSTREAM_PROTOCOL,
-            f"{upstream_client.label} does not speak the stateless protocol generation. Remove "
+            f"{upstream_client.label} does not support the stateless protocol generation. Remove "
             "`protocol: stateless` from its config.",
         )
     _use_discovery(upstream_client, discovery)

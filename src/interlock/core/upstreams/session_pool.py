@@ -485,7 +485,7 @@ def _do_nothing() -> None:
 
 
 class SessionPolicy(Enum):
-    """Which clients get a connection of their own to an upstream."""
+    """The clients that get a connection of their own to an upstream."""
 
     NONE = 0
     RESPONDING = 1

@@ -327,7 +327,7 @@ def _includes(acknowledged: _AcknowledgedFilter | None, uri: str) -> bool:
 Sleep = Callable[[float], Awaitable[None]]
 
 RESPONSE_TIMEOUT_SECONDS: Final = 30.0
-"""How long a server may take to respond to a resource subscription."""
+"""The time that a server may take to respond to a resource subscription."""
 HEADERS_TIMEOUT_SECONDS: Final = 1.0
 """Some servers send no headers before the first event. After this time without a rejection the
 stream counts as open."""

@@ -269,7 +269,7 @@ class ListReader:
 
 
 SUBSCRIPTION_TIMEOUT_SECONDS: Final = 1.0
-"""How long a server may take to open its notification stream before it counts as ready."""
+"""The time that a server may take to open its notification stream before it counts as ready."""
 
 
 class State(Enum):

@@ -173,7 +173,9 @@ def _parse_pattern(pattern: str) -> tuple[str, tuple[int, ...]]:
         text, port = _split_port(pattern)
         is_wildcard = text.startswith("*")
         if is_wildcard and not text.startswith("*."):
-            raise ValueError('a "*" must stand alone or be followed by a dot: "*.example.com"')
+            raise ValueError(
+                'a "*" must be the whole pattern, or be followed by a dot: "*.example.com"'
+            )
         if "*" in text[1:]:
             raise ValueError('a "*" is allowed only as the first label: "*.example.com"')
         host = normal_host(text[2:] if is_wildcard else text)

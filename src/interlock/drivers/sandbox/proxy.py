@@ -151,7 +151,8 @@ MAX_CONNECTIONS: Final = 256
 """Maximum concurrent connections of one server."""
 _CHUNK_BYTES: Final = 64 * 1024
 _DRAIN_SECONDS: Final = 1.0
-"""How long the rest of a rejected request is read, so that the client reads the response first."""
+"""The time for which the rest of a rejected request is read, so that the client reads the response
+first."""
 
 RefusalHandler = Callable[[str, int], None]
 StreamPair = tuple[asyncio.StreamReader, asyncio.StreamWriter]

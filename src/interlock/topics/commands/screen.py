@@ -57,7 +57,7 @@ class ScreenParticipant(msgspec.Struct, frozen=True):
 
     id: str
     capabilities: str
-    """What it may send, in short."""
+    """A summary of its capabilities."""
     dropped_messages: int = 0
     """The number of its dropped messages."""
 

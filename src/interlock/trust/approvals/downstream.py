@@ -48,10 +48,10 @@ from interlock.trust.approvals.store import WriteResult
 
 MAX_KNOWN_APPROVALS: Final = 10_000
 MAX_FORWARDED_PROOFS: Final = 32
-"""How many proofs may be forwarded at the same time."""
+"""The maximum number of proofs that are forwarded at the same time."""
 CONFIRM_TIMEOUT_SECONDS: Final = 600.0
 LOOKUP_TIMEOUT_SECONDS: Final = 10.0
-"""How long a child may take to say whether it knows an approval."""
+"""The time that a child may take to say whether it knows an approval."""
 NO_PROOF: Final = "?"
 """Sent instead of a proof to ask whether an approval is known. A node that knows the approval
 responds that this is no valid proof, or that the call was decided."""
@@ -116,7 +116,7 @@ class ProofForwarder:
             if key not in children:
                 raise InterlockError(
                     UPSTREAM_UNAVAILABLE,
-                    "The node that holds this call is not connected. Try again when it is back.",
+                    "The node where this call is pending is not connected. Try again later.",
                     {"upstream": key},
                 )
             outcome = await _send_proof(children[key], id, proof)
@@ -137,8 +137,8 @@ async def _find_child(children: Mapping[str, ChildPeer], id: str) -> str:
     if len(matches) > 1:
         raise InterlockError(
             UNKNOWN_APPROVAL,
-            f"Several child nodes claim the approval {id!r}, which can belong to one only. Send "
-            "the proof directly to the node that holds the call.",
+            f"Several child nodes claim the approval {id!r}, but it can belong to one only. Send "
+            "the proof directly to the node where the call is pending.",
             {"upstreams": sorted(matches)},
         )
     return matches[0]
@@ -168,7 +168,7 @@ async def _send_proof(child: ChildPeer, id: str, proof: str) -> Outcome | None:
     except TimeoutError:
         raise InterlockError(
             UNKNOWN_APPROVAL,
-            "The node that holds the call did not respond in time. Ask that node for the outcome.",
+            "The node where the call is pending did not respond in time. Get the outcome there.",
         ) from None
     except UpstreamResponseError as error:
         row = failure_for_ax(error.code, error.message)
@@ -367,7 +367,7 @@ class ChildPendingCalls:
     async def on_child_outcome(self, id: str, outcome: ProofOutcome) -> None:
         """Use the outcome of a call that a child gate approved as the outcome of the approval here.
 
-        Raises InterlockError when it comes from another node than the one that holds the call.
+        Raises InterlockError if it is from another node than the one where the call is pending.
         """
         loop = asyncio.get_running_loop()
         entries = [entry for entry in self._inbox if entry.record.below == id]

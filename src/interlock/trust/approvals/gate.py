@@ -85,7 +85,7 @@ if TYPE_CHECKING:
     from interlock.trust.approvals.downstream import ChildPendingCalls
 
 CLOCK_SKEW_SECONDS: Final = 5.0
-"""How far the wall clock may be behind the creation time of a record."""
+"""The maximum time by which the wall clock may be behind the creation time of a record."""
 MAX_PENDING_BYTES: Final = 32 * 1024 * 1024
 """Bytes of arguments, exact and displayed, of all pending calls together."""
 MAX_PENDING_BYTES_PER_CALLER: Final = 4 * 1024 * 1024
@@ -570,7 +570,7 @@ class RepeatedRequest(PendingRequestBase):
 
 
 DISPATCH_TIMEOUT_SECONDS: Final = 120.0
-"""How long a repeated call waits for the identical call that is under way."""
+"""The time for which a repeated call waits for the identical call that is under way."""
 APPROVED_CREDENTIALS: Final = Credentials("approved")
 """Credentials of a call that the gate makes for an approval: its caller is recalled, not
 authenticated. No client can send this peer name."""
@@ -622,11 +622,11 @@ class ApprovalGate:
         self._seals = seals
         self.child_calls = child_calls
         self.has_operators = True
-        """Whether there is an operator or service whose proof can count."""
+        """True if there is an operator or service whose proof can be valid."""
         self.secrets: frozenset[bytes] = frozenset()
         """Digests of the config's secrets: an argument that equals one is masked."""
         self.on_approved_tool: Callable[[Tool, str], None] = lambda *_: None
-        """Called with the tool of a call that was approved, and the name of who approved it."""
+        """Called with the tool of a call that was approved, and the name of the approver."""
         inbox.on_ended = self.on_ended
 
     def approval_url(self, id: str) -> str | None:

@@ -187,7 +187,7 @@ def check_has_anchors(config: ApprovalsConfig, *, gates: bool) -> None:
     if gates and not config.anchors and not config.enrolled:
         raise InterlockError(
             CONFIG,
-            "The policy holds calls for approval, and no proof could count. Name an anchor under "
+            "The policy requires approvals, but there is no trust anchor. Name an anchor under "
             "`approvals.anchors`, or set `approvals.enrolled: true` and run `interlock keys new`.",
         )
 
@@ -275,7 +275,7 @@ PASSKEY: Final = "passkey"
 MAX_PROOF_SECONDS: Final = 15 * 60.0
 """The longest validity of a proof: a proof must not be stored for later use."""
 LEEWAY_SECONDS: Final = 60.0
-"""How far two clocks may differ, where that does not extend a proof."""
+"""The maximum difference of two clocks, where that does not extend a proof."""
 MAX_PROOF_BYTES: Final = 16 * 1024
 _MAX_REASON_LENGTH: Final = 500
 _MAX_TOKEN_LENGTH: Final = 200

@@ -55,9 +55,9 @@ DONE: Final = "done"
 REFUSED: Final = "refused"
 EXPIRED: Final = "expired"
 VOID: Final = "void"
-"""It was not executed and never will be: something changed, or it could not be sent."""
+"""The call was not executed and never will be: something changed, or it could not be sent."""
 LOST: Final = "lost"
-"""It was approved, and its outcome is unknown."""
+"""The call was approved, and its outcome is unknown."""
 
 TRANSITIONS: Final[dict[str, frozenset[str]]] = {
     PENDING: frozenset({APPROVED, REFUSED, EXPIRED, VOID}),
@@ -115,7 +115,7 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
     audience: str
     """The id of the node that holds the call. A proof must name it in `aud`."""
     nonce: str
-    """What a policy engine signs in its proof."""
+    """The value that the proof of a policy engine must contain."""
 
     caller: Caller
     client: Client
@@ -145,7 +145,7 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
     description: str
 
     digest: str
-    """What a proof signs: a digest of tool, arguments, contract, caller and forwarded `_meta`."""
+    """The digest that a proof signs, of tool, arguments, contract, caller and forwarded `_meta`."""
     contract: str
     """The digest of the definition of the tool."""
     policy: str
@@ -507,7 +507,7 @@ belong to the request that was held, not to the call that is made after approval
 
 
 class ReviewedCall(NamedTuple):
-    """Everything of a call that an operator approves, read in one unambiguous way."""
+    """The complete data of a call that an operator approves, read unambiguously."""
 
     arguments: Any
     meta: dict[str, Any] | None
@@ -518,7 +518,7 @@ class ReviewedCall(NamedTuple):
     contract: str
     """The digest of the tool's contract and of who serves it."""
     digest: str
-    """What a proof signs."""
+    """The digest that a proof signs."""
 
 
 def forwarded_meta(call: Call, route: object) -> dict[str, Raw]:
@@ -700,7 +700,7 @@ class ApprovalEntry(msgspec.Struct, eq=False):
     writing: bool = False
     """True while a step is being written."""
     deadline: float = 0.0
-    """When it expires, on the monotonic clock."""
+    """The end of its validity, on the monotonic clock."""
     timer: Any = None
     session: ClientSession | None = None
     bound_session: ClientSession | None = None
@@ -729,7 +729,7 @@ class ApprovalEntry(msgspec.Struct, eq=False):
     is_confirmed_by_caller: bool = False
     """True if the caller itself presented the proof, and receives the outcome as its response."""
     invalid_proofs: int = 0
-    """How many invalid proofs were presented."""
+    """The number of invalid proofs."""
 
 
 # -- A call that was approved here and held by a child gate: may it be sent there again, to fetch

@@ -89,7 +89,7 @@ def pending_text(
     """Return the text for the model, which should pass it on to its user.
 
     Args:
-        has_operators: whether any proof could count.
+        has_operators: whether any proof can be valid.
     """
     how = f"at {url}" if url else f"with `interlock approve {approval.id}`"
     who = "A person must approve it first"
@@ -348,7 +348,7 @@ def with_outcome(record: Approval, outcome: Outcome, collected: bool, now: float
         outcome=REQUIRED if below else name,
         result=_RESULT_TOO_LONG if too_long else outcome.result,
         era=(Era.SESSION if too_long else outcome.era).value,
-        # A child gate that holds the call is no end: the same call is repeated until it passes.
+        # A call that is pending at a child gate is not final: it is repeated until it passes.
         collected=collected and not below,
         below=below,
         below_until=until,

@@ -60,7 +60,7 @@ from interlock.trust.authorization import Authorizer
 
 _MAX_REASON_LENGTH = 500
 _MAX_JOURNALED_PROOFS = 20
-"""How many invalid proofs of one approval are written to the journal."""
+"""The maximum number of invalid proofs of one approval in the journal."""
 _log = logging.getLogger("interlock.approvals")
 
 
@@ -244,7 +244,8 @@ class Approvals:
         entry = self._inbox.entries.get(id)
         if entry is None and self._child_approvals.find(id, self._wall_clock()) is not None:
             raise InterlockError(
-                FORBIDDEN, "A child node holds this call. Reveal its arguments at that node."
+                FORBIDDEN,
+                "This call is pending at a child node. Reveal its arguments at that node.",
             )
         if entry is None or entry.written is None:
             raise unknown_approval(id)
@@ -317,7 +318,8 @@ class Approvals:
         entry = self._inbox.entries.get(id)
         if self._child_approvals.find(id, self._wall_clock()) is not None and entry is None:
             raise InterlockError(
-                FORBIDDEN, "A child node holds this call. To reject it here, a proof is required."
+                FORBIDDEN,
+                "This call is pending at a child node. To reject it here, a proof is required.",
             )
         if entry is None or entry.written is None:
             raise unknown_approval(id)

@@ -289,7 +289,7 @@ _FAILURE_WINDOW_SECONDS: Final = 60.0
 _GUESS_FAILURES: Final = (PROOF_INVALID, FORBIDDEN, UNKNOWN_APPROVAL)
 """Failures that count as a wrong guess."""
 _LIST_CACHE_SECONDS: Final = 1.0
-"""How long an encoded list is reused while the same approvals are pending."""
+"""The time for which an encoded list is reused while the same approvals are pending."""
 T = TypeVar("T")
 
 

@@ -27,7 +27,7 @@ _ID_BYTES: Final = 10
 """Sixteen characters of base32, without padding."""
 _TOKEN: Final = re.compile(r"ilk_([a-z2-7]{8,32})_([A-Za-z0-9_-]{40,100})")
 RECHECK_SECONDS: Final = 60.0
-"""How long a token is cached, and so the precision of its last use."""
+"""The time for which a token is cached, which is also the precision of its last use."""
 
 
 class AccessToken(msgspec.Struct, frozen=True):

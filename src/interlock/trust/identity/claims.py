@@ -19,7 +19,7 @@ from interlock.core.config.trust import SCOPE_PATTERN
 from interlock.errors import UNAUTHENTICATED, InterlockError
 
 LEEWAY_SECONDS: Final = 60.0
-"""How far two clocks may differ."""
+"""The maximum difference between two clocks."""
 MAX_NAME_LENGTH: Final = 256
 _MAX_ITEMS: Final = 256
 """The largest number of roles or scopes of a caller."""
@@ -29,7 +29,7 @@ Claims = dict[str, Any]
 
 
 class ClaimMapping(msgspec.Struct, frozen=True):
-    """How the claims of one issuer become a caller."""
+    """The mapping from the claims of one issuer to a caller."""
 
     kind: str
     names: tuple[str, ...] = ("sub",)

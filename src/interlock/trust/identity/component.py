@@ -40,10 +40,11 @@ from interlock.trust.identity.revocation_watch import AccessWatch, NamesCallback
 from interlock.trust.identity.signed_tokens import Issuer, SignedTokens
 
 FIRST_KEYS_TIMEOUT_SECONDS: Final = 3.0
-"""How long a starting node waits for the keys of its issuers."""
+"""The time for which a starting node waits for the keys of its issuers."""
 RECALL_SECONDS: Final = 15 * 60.0
-"""How long the caller of an opaque token without an end can be recalled, after its server last said
-that the token is valid. The token itself is not stored, so the server cannot be asked again."""
+"""The time for which the caller of an opaque token without an end can be recalled, after its server
+last said that the token is valid. The token itself is not stored, so the server cannot be asked
+again."""
 
 _log = logging.getLogger("interlock.node")
 

@@ -29,12 +29,12 @@ MAX_DOCUMENT_BYTES: Final = 1024 * 1024
 UNKNOWN_KEY_PAUSE_SECONDS: Final = 5.0
 """Between two requests for the keys of one issuer because of unknown keys."""
 REFRESH_SECONDS: Final = 15 * 60.0
-"""How old keys get before they are read again."""
+"""The age at which keys are read again."""
 RETRY_SECONDS: Final = 30.0
 OVERLAP_SECONDS: Final = 15 * 60.0
-"""How long a key counts that its issuer no longer publishes."""
+"""The time for which a key counts that its issuer no longer publishes."""
 MAX_AGE_SECONDS: Final = 24 * 3600.0
-"""How long keys count while their issuer cannot be reached."""
+"""The time for which keys count while their issuer cannot be reached."""
 
 _log = logging.getLogger("interlock.node")
 
@@ -75,7 +75,7 @@ class KeySet:
         self._read_at: float | None = None
         self._tried_at: float | None = None
         self._requested_at: float | None = None
-        """When the keys were last read because a token named an unknown key."""
+        """The last time when the keys were read because a token named an unknown key."""
         self._reading: asyncio.Task[None] | None = None
         self._check(config)
 

@@ -15,7 +15,7 @@ import msgspec
 MAX_KEYS: Final = 100
 MIN_RSA_BITS: Final = 2048
 _MAX_TRIED_KEYS: Final = 8
-"""How many keys are tried for a token without a key id."""
+"""The maximum number of keys that are tried for a token without a key id."""
 _MAX_HEADER_BYTES: Final = 8 * 1024
 _PUBLIC_MEMBERS: Final = ("kty", "crv", "x", "y", "n", "e")
 

@@ -37,9 +37,9 @@ from interlock.trust.identity.signed_tokens import MAX_TOKEN_LENGTH, Revocations
 
 INTROSPECTION_TIMEOUT_SECONDS: Final = 10.0
 CACHE_SECONDS: Final = 60.0
-"""How long a response counts."""
+"""The time for which a response is valid."""
 FAILURE_CACHE_SECONDS: Final = 2.0
-"""How long a server is not asked again after a failure."""
+"""The time for which a server is not asked again after a failure."""
 MAX_REQUESTS: Final = 32
 MAX_CACHED_TOKENS: Final = 10_000
 _FORM: Final = "application/x-www-form-urlencoded"
@@ -49,7 +49,8 @@ _log = logging.getLogger("interlock.pipeline")
 
 
 LastValid = BoundedDict[tuple[str, str], float]
-"""When the server last said that a caller's token is valid, by name and id of the caller."""
+"""The time of the last confirmation of a caller's token by its server, by name and id of the
+caller."""
 
 
 class TokenIntrospector(Protocol):

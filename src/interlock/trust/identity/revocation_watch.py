@@ -20,9 +20,9 @@ from interlock.trust.identity.token_store import AccessReader, AccessStore
 
 MIN_INTERVAL_SECONDS: Final = 0.05
 MAX_TOKENS_PER_CALLER: Final = 256
-"""How many active tokens of one caller are tracked."""
+"""The maximum number of active tokens that are tracked for one caller."""
 STORE_USES_SECONDS: Final = 60.0
-"""How often the last uses of tokens are stored."""
+"""The interval at which the last uses of tokens are stored."""
 
 _log = logging.getLogger("interlock.node")
 

@@ -28,7 +28,7 @@ SCHEMA_VERSION: Final = 1
 _APPLICATION_ID: Final = 0x494C4143
 _BUSY_SECONDS: Final = 5.0
 _BUSY_SERVING_SECONDS: Final = 0.02
-"""How long a running node waits for a writer. After that it tries again later."""
+"""The time for which a running node waits for a writer. After that it tries again later."""
 _SCHEMA: Final = (
     """CREATE TABLE token (
         id        TEXT PRIMARY KEY,

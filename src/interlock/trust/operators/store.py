@@ -40,7 +40,7 @@ from interlock.trust.operators.chain import (
 SCHEMA_VERSION: Final = 2
 CODE_SECONDS: Final = 600.0
 PENDING_SECONDS: Final = 7 * 86_400.0
-"""How long an enrolment may wait for an operator."""
+"""The time for which an enrolment may wait for an operator."""
 MAX_PENDING: Final = 100
 ROOT_PROOF: Final = "root"
 DELAY_PROOF: Final = "delay:"

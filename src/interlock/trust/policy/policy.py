@@ -26,7 +26,7 @@ from interlock.trust.policy.rules import PolicyRequest, Rule, RuleIndex
 
 Profile = tuple[str, str, tuple[str, ...], tuple[str, ...] | None]
 _MAX_PLANS: Final = 200_000
-"""How many pairs of caller and tool are cached before the cache is cleared."""
+"""The number of pairs of caller and tool at which the cache is cleared."""
 _TOOL_CALL_KIND: Final = f"{REQUEST}:{mcp.TOOLS_CALL}"
 _ANY_CALLER: Final[Profile] = ("", "", (), None)
 _NO_CALLER: Final = Caller("")

@@ -159,7 +159,7 @@ class WhenCondition:
     def holds(self, about: Mapping[str, Any] | None) -> bool:
         if about is None:
             raise UndecidableError(
-                "the arguments hold a value that a condition cannot represent", ""
+                "the arguments contain a value that a condition cannot represent", ""
             )
         return self._condition.matches(about)
 
@@ -303,7 +303,7 @@ def _has_tool_name(glob: str) -> bool:
 # finds all rules that match, and some that do not.
 
 Key = tuple[str, str]
-"""How a name must match, and the text: the complete name, its prefix, or a part of it."""
+"""The kind of match, and the text: the complete name, its prefix, or a part of it."""
 _EXACT: Final = "="
 _PREFIX: Final = "^"
 _GRAM: Final = "~"

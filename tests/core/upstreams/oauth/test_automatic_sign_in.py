@@ -86,7 +86,8 @@ async def test_reports_wrong_secret(tmp_path: Path) -> None:
         async with harness.node(**SECRET | {"client_secret": "wrong-secret"}) as upstream:
             await upstream.state(State.FAILED)
             assert upstream.supervisor.problem == (
-                "Cannot sign in to up: the authorization server refused: invalid_client."
+                "Cannot sign in to up: "
+                "the authorization server rejected the request: invalid_client."
             )
 
 

@@ -127,7 +127,7 @@ def test_reads_token_variants() -> None:
         (b'{"access_token": "secret-123", "token_type": "DPoP"}', "not a bearer token"),
         (b'{"access_token": "secret-123\\r\\nX: y"}', "cannot be sent"),
         (b'{"access_token": ""}', "cannot be sent"),
-        (b'{"error": "invalid_grant"}', "refused: invalid_grant"),
+        (b'{"error": "invalid_grant"}', "request: invalid_grant"),
     ],
 )
 def test_rejects_invalid_token(body: bytes, message: str) -> None:
@@ -142,7 +142,8 @@ def test_masks_secret_in_rejection() -> None:
     with pytest.raises(SignInProblem) as caught:
         token(body, 400, secrets=("refresh-123",))
     assert caught.value.reason == (
-        "the authorization server refused: invalid_grant (the token *** is\ufffd[31m over)."
+        "the authorization server rejected the request: "
+        "invalid_grant (the token *** is\ufffd[31m over)."
     )
     assert caught.value.code == "invalid_grant"
     assert not caught.value.is_temporary

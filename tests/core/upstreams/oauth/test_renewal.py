@@ -189,7 +189,10 @@ async def test_retries_failed_early_renewal(
             await upstream.text("echo", text="hi")
             await with_timeout(harness.bearer.wait_renewed())
             assert (await harness.grant()).access_token != before.access_token
-        assert "Cannot sign in to up: the authorization server refused (HTTP 503)" in caplog.text
+        assert (
+            "Cannot sign in to up: the authorization server rejected the request (HTTP 503)"
+            in caplog.text
+        )
 
 
 async def test_renews_expired_token_at_start(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ _RESPONSE_LINES: Final = (
     b"vary: Origin\r\n"
 )
 _PREFLIGHT_MAX_AGE_SECONDS: Final = 600
-"""How long a browser may cache the response to a preflight."""
+"""The time for which a browser may cache the response to a preflight."""
 
 
 def answer_lines(origin: bytes) -> bytes:

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from interlock.core.server.http.router import DirectRoute, RouteTable, WebSocketRoute
 
 KEEP_ALIVE = 75.0
-"""How many seconds a connection may be idle, and how many a request may take to arrive."""
+"""The seconds that a connection may be idle, and that a request may take to arrive."""
 LINGER = 2.0
-"""How many seconds a rejected client has to read the error before the connection is aborted."""
+"""The seconds in which a rejected client can read the error before the connection is aborted."""
 _MAX_URL_LENGTH: Final = 8192
 _MAX_PIPELINED_REQUESTS: Final = 64
 _MAX_CACHED_HEADS: Final = 32

@@ -18,7 +18,7 @@ from interlock.core.server.http.protocol import KEEP_ALIVE
 from interlock.errors import CONFIG, InterlockError
 
 GRACEFUL: Final = 5
-"""How many seconds open requests have to finish when the server stops."""
+"""The seconds in which open requests can finish when the server stops."""
 _BACKLOG: Final = 2048
 
 

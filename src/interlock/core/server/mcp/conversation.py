@@ -340,7 +340,9 @@ class Conversation:
         if id in self._open_calls or id in self._subscriptions:
             raise ProtocolError("A request with this id is already under way.", INVALID_REQUEST)
         if len(self._open_calls) + len(self._subscriptions) >= self.max_open_requests:
-            raise InterlockError(TOO_BUSY, "Too many requests are under way on this channel.")
+            raise InterlockError(
+                TOO_BUSY, "Too many requests are running on this channel. Try again later."
+            )
 
     def _done(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
         id = call.context

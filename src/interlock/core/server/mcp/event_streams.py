@@ -20,7 +20,7 @@ from interlock.errors import INVALID_REQUEST, InterlockError
 from interlock.protocol.sse import encode_event
 
 KEPT_FOR = 120.0
-"""How many seconds the stream of a request waits for its client after the connection has ended."""
+"""The seconds that the stream of a request waits for its client after the connection has ended."""
 MAX_EVENTS = 256
 MAX_BYTES = 1024 * 1024
 """The limits of the events that one stream buffers. The last event is always kept: on the stream of

@@ -115,7 +115,7 @@ def read_call(
     if name_field is not None:
         name = read_string(params, name_field) or ""
         if not name:
-            raise ProtocolError(f"`{name_field}` is missing: which one is meant?", INVALID_PARAMS)
+            raise ProtocolError(f"`{name_field}` is missing or empty.", INVALID_PARAMS)
         del params[name_field]
         if name_field == "name":
             arguments = params.pop("arguments", EMPTY_OBJECT)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from interlock.core.upstreams.oauth.tokens import UpstreamTokens
 
 POLL_INTERVAL_SECONDS: Final = 1.0
-"""How often the token store is checked while a sign-in is needed."""
+"""The interval at which the token store is checked while a sign-in is needed."""
 MAX_WAIT_SECONDS: Final = 60.0
 """After this time the server is asked again: it may no longer require a sign-in."""
 _RETRY_SECONDS: Final = 30.0
@@ -210,7 +210,7 @@ class OAuthBearer:
 
 
 RENEWAL_TIMEOUT_SECONDS: Final = 3.0
-"""How long renewals in progress may take when the node stops."""
+"""The time that renewals in progress may take when the node stops."""
 
 
 class BearerRegistry:

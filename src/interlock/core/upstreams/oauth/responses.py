@@ -97,7 +97,9 @@ def read_redirect(address: str, *, state: str, server: AuthorizationServer) -> s
         if code == "access_denied":
             raise SignInProblem("the request was denied in the browser.", code=code)
         description = _format_description(parameters.get("error_description"), ())
-        raise SignInProblem(f"the authorization server refused: {code}{description}.", code=code)
+        raise SignInProblem(
+            f"the authorization server rejected the request: {code}{description}.", code=code
+        )
     if not parameters.get("code"):
         raise SignInProblem("the redirect of the browser has no code.")
     return parameters["code"]
@@ -106,7 +108,9 @@ def read_redirect(address: str, *, state: str, server: AuthorizationServer) -> s
 def read_token(status: int, body: bytes, *, secrets: Iterable[str]) -> TokenResponse:
     """Return the token of a token response. Raises SignInProblem."""
     if status not in (200, 201):
-        raise error_from_response(status, body, "the authorization server refused", secrets)
+        raise error_from_response(
+            status, body, "the authorization server rejected the request", secrets
+        )
     try:
         token = msgspec.json.decode(body, type=TokenResponse)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -114,7 +118,7 @@ def read_token(status: int, body: bytes, *, secrets: Iterable[str]) -> TokenResp
         if _decode_error(body) is not None:
             # Some servers send 200 with an error.
             raise error_from_response(
-                400, body, "the authorization server refused", secrets
+                400, body, "the authorization server rejected the request", secrets
             ) from None
         raise SignInProblem("the response of the token endpoint is not a token response.") from None
     if token.token_type.lower() != "bearer":

@@ -244,7 +244,10 @@ async def revoke_grant(grant: Grant, settings: OAuthConfig, fetch: Fetch) -> Non
         if response.status != 200:
             secret_values = [token, client.client_secret]
             raise error_from_response(
-                response.status, response.body, "the authorization server refused", secret_values
+                response.status,
+                response.body,
+                "the authorization server rejected the request",
+                secret_values,
             )
 
 

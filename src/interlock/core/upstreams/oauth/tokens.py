@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from interlock.core.upstreams.oauth.bearer import BearerRegistry
 
 LEASE_SECONDS: Final = 40.0
-"""How long one process may take for a renewal before another may try."""
+"""The time that one process may take for a renewal before another may try."""
 _POLL_INTERVAL_SECONDS: Final = 0.25
 _MAX_VISITS: Final = 3
 _VISIT_PERIOD_SECONDS: Final = 60.0

@@ -326,14 +326,16 @@ class StreamReply(PostReply, eq=False):
 SESSION_GONE: Final = "the server no longer knows the session"
 _CLOSE_TIMEOUT_SECONDS: Final = 1.0
 _CLOSE_GRACE_SECONDS: Final = 0.5
-"""How long pending calls may complete after a response said that the session is unknown."""
+"""The time for which pending calls may complete after a response said that the session is
+unknown."""
 _STREAM_CONNECTIONS: Final = 8
 """Connections in addition to the pool's limit, for streams that stay open."""
 _EXTRA_CONNECTIONS: Final = 8
 """Connections for messages that must not wait behind calls: notifications, and responses to client
 requests, for which those very calls may be waiting."""
 _POST_TIMEOUT_SECONDS: Final = 30.0
-"""How long a server may leave such a message without a response and keep the connection."""
+"""The time for which a server may leave such a message without a response and keep the
+connection."""
 RESUME_DELAY_SECONDS: Final = 1.0
 """The delay before a broken stream is resumed, if the server names none."""
 _MIN_RESUME_DELAY_SECONDS: Final = 0.05

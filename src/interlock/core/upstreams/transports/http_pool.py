@@ -24,7 +24,8 @@ IDLE_TIMEOUT_SECONDS: Final = 4.0
 """Servers close idle connections after 5 s or more. A shorter timeout avoids a race with them."""
 CONNECT_TIMEOUT_SECONDS: Final = 10.0
 STREAM_LINGER_SECONDS: Final = 1.0
-"""How long a stream may stay open after the response came on it, and occupy a connection."""
+"""The time for which a stream may stay open after the response came on it, and occupy a
+connection."""
 _MAX_WAITING_REQUESTS: Final = 10_000
 _MAX_HEADER_BYTES: Final = 64 * 1024
 """Bytes of a response outside of its body: headers, 1xx responses before it, trailers."""

@@ -28,9 +28,9 @@ from interlock.protocol.jsonrpc import remove_line_breaks
 from interlock.protocol.lines import LineDecoder, OversizeLine
 
 EXIT_TIMEOUT_SECONDS: Final = 2.0
-"""How long a process may take to exit by itself, and again after each signal."""
+"""The time that a process may take to exit by itself, and again after each signal."""
 EXIT_DETAILS_SECONDS: Final = 0.05
-"""How long exit details are collected: exit status, closed pipes, the last output."""
+"""The time for which exit details are collected: exit status, closed pipes, the last output."""
 _MAX_STDERR_LINES: Final = 200
 _MAX_LINE_LENGTH: Final = 2_000
 _MAX_DETAIL_LENGTH: Final = 200
