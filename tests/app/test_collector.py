@@ -25,7 +25,7 @@ def same_settings() -> Iterator[None]:
 
 
 class CycleMember:
-    """Something that only the collector can free."""
+    """An object that only the collector can free."""
 
     def __init__(self) -> None:
         self.itself = self

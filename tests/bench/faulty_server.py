@@ -73,7 +73,7 @@ def no_result_type(request: Message) -> bytes:
 
 
 def no_answer(request: Message) -> bytes:
-    """The connection is closed instead."""
+    """Close the connection without a response."""
     return b""
 
 
@@ -123,7 +123,7 @@ class FaultyConnection(asyncio.Protocol):
 
 
 class FaultyServer:
-    """Listens on a free loopback port while the block lasts."""
+    """A server on a free loopback port, for the time of the block."""
 
     def __init__(self, fault: Fault, every: int = 3) -> None:
         self.fault = fault

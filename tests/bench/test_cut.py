@@ -21,7 +21,7 @@ def text_result(text: str) -> dict[str, Any]:
 
 
 def run_steady_load(folder: Path, answer: Answering, calls: int = 6) -> Steady:
-    """Calls to a made-up node that answers like this; None: it hangs up."""
+    """Run calls to a made-up node with these results. None closes the connection."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while line := await reader.readline():

@@ -26,7 +26,7 @@ Said = Callable[[int, bytes], list[bytes]]
 
 @contextmanager
 def run_broadcaster(said: Said) -> Iterator[int]:
-    """A server that broadcasts what it was told to; its port."""
+    """Run a broadcast server and return its port."""
     ports: queue.Queue[int] = queue.Queue()
     stop: list[Callable[[], Any]] = []
 
@@ -156,7 +156,7 @@ def test_judges_bars() -> None:
 
 @contextmanager
 def run_sender() -> Iterator[int]:
-    """The program that only sends, as it runs beside the node; its port."""
+    """Run the sending program as beside a node, and return its port."""
     with tempfile.TemporaryDirectory() as folder, Bench(Path(folder)) as bench:
         yield topic_peers.start(bench, topic_peers.ONLY_SENDS)[1]
 

@@ -25,7 +25,7 @@ LATE = InterlockError(DEADLINE_EXCEEDED, "It was not sent in time.")
 
 
 class RecordingHandler:
-    """Somebody who waits, and what they were told."""
+    """A response handler that stores its events."""
 
     def __init__(self) -> None:
         self.events: list[str] = []
@@ -45,7 +45,7 @@ class RecordingHandler:
 
 
 class SentRequest:
-    """A request that has left."""
+    """A request that was sent."""
 
     def __init__(self) -> None:
         self.is_open = True

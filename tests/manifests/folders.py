@@ -10,7 +10,7 @@ from tests.manifests.texts import driver_text, secrets_text, tool_text, write
 
 
 class Folder:
-    """A workspace on the disk."""
+    """A workspace on disk."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -30,5 +30,5 @@ class Folder:
 
 
 def rejection_reasons(workspace: Workspace, path: Path) -> str:
-    """Why a file is refused, in words."""
+    """Return why a file is rejected."""
     return " | ".join(str(problem) for problem in workspace.rejected_files[path].problems)

@@ -117,7 +117,7 @@ _VERSIONS = [
 
 
 def npm_semver() -> str:
-    """The folder of npm's own implementation."""
+    """Return the folder of npm's implementation."""
     npm = shutil.which("npm")
     if npm is None or shutil.which("node") is None:
         pytest.skip("npm is not installed")

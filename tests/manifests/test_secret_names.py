@@ -18,7 +18,7 @@ from tests.manifests.texts import secret_values, secrets_text
 
 
 def slug_for(name: str, inventory: SecretsInventory) -> str:
-    """Both ways to look must find the same."""
+    """Return the slug of a name, which both lookups must find."""
     entry = find_entry(name, inventory)
     slug = "" if entry is None else entry.slug
     assert unambiguous_names(inventory).get(name, "") == slug

@@ -28,13 +28,13 @@ SERVERS: dict[str, dict[str, Any]] = {
 
 
 def text_of(values: dict[str, Any], body: str = "") -> str:
-    """A manifest with these fields."""
+    """Return a manifest with these fields."""
     kept = {key: value for key, value in values.items() if value is not GONE}
     return f"---\n{yaml.safe_dump(kept, sort_keys=False, allow_unicode=True)}---\n{body}"
 
 
 def driver_values(**changes: Any) -> dict[str, Any]:
-    """The fields of a driver that is lawful."""
+    """Return the fields of a valid driver."""
     return {
         "name": "Files",
         "id": "files-mcp",
@@ -63,7 +63,7 @@ def driver_text(**changes: Any) -> str:
 
 
 def tool_values(**changes: Any) -> dict[str, Any]:
-    """The fields of a contract that is lawful."""
+    """Return the fields of a valid contract."""
     return {
         "name": "Read a file",
         "id": "fs.read",
@@ -112,13 +112,13 @@ def read(
 
 
 def find_problem(problems: list[Problem], path: str) -> Problem:
-    """The only problem at a path."""
+    """Return the only problem at a path."""
     (result,) = [problem for problem in problems if problem.path == path]
     return result
 
 
 def only(reading: Any, path: str) -> str:
-    """The message and hint of the only problem, which is at a path."""
+    """Return message and hint of the only problem, which is at this path."""
     assert reading.value is None
     (problem,) = reading.problems
     assert problem.path == path, reading.problems

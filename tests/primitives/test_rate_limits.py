@@ -223,7 +223,7 @@ def test_sampler_counts_every_event_once(steps: list[float], limit: int) -> None
 
 
 def _trailing(results: list[int | None]) -> int:
-    """How many at the end were suppressed and not told of yet."""
+    """Return how many suppressed events at the end are not reported yet."""
     count = 0
     for result in reversed(results):
         if result is not None:

@@ -41,7 +41,7 @@ def splits(data: bytes, random_rounds: int = 12) -> Iterator[tuple[str, list[byt
 
 
 def feed_all(parser: StreamParser, chunks: Sequence[bytes]) -> list[Any]:
-    """Everything that `parser` makes of `chunks`."""
+    """Return all items that `parser` returns for `chunks`."""
     return [item for chunk in chunks for item in parser.feed(chunk)]
 
 

@@ -35,7 +35,7 @@ RESERVED = [
 
 
 def is_granted(capabilities: list[str], kind: str) -> bool:
-    """A pattern that grants nothing is refused where it is written down, so it grants nothing."""
+    """Return whether valid patterns grant a kind."""
     return KindGrants(
         capability for capability in capabilities if not find_pattern_problem(capability)
     ).grants(kind)

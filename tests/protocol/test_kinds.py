@@ -199,7 +199,7 @@ PATTERNS = (
 
 
 def reference(pattern: str, kind: str) -> bool:
-    """The rules, tried one by one: slow and plain."""
+    """Apply the rules one by one."""
     while "**" in pattern:
         pattern = pattern.replace("**", "*")
     if kind.startswith("system/"):

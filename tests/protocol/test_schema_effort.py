@@ -135,7 +135,7 @@ def test_counts_property_names() -> None:
 
 
 class _Untouched:
-    """A validator that must not be asked to collect anything."""
+    """A validator that must not collect errors."""
 
     def __init__(self, schema: Any) -> None:
         self.validate = jsonschema_rs.validator_for(schema).validate

@@ -24,7 +24,7 @@ PERSON: dict[str, Any] = {
 
 
 def double_references(levels: int, word: str = "allOf") -> dict[str, Any]:
-    """Each level refers to the next one twice."""
+    """Return a schema whose levels each refer twice to the next level."""
     parts: dict[str, Any] = {
         f"d{level}": {word: [{"$ref": f"#/$defs/d{level + 1}"}] * 2} for level in range(levels)
     }

@@ -177,7 +177,7 @@ def test_reads_retry_without_data() -> None:
 
 
 class CollectingParser:
-    """A decoder whose oversize events are counted instead of raised."""
+    """A decoder that counts oversize events instead of raising."""
 
     def __init__(self, limit: int) -> None:
         self.decoder = SseDecoder(limit)
@@ -317,7 +317,7 @@ def test_events_survive_round_trip_in_any_split(events: list[SseEvent], places: 
 
 
 def parse_by_standard(stream: bytes) -> tuple[list[SseEvent], str | None]:
-    """The algorithm of the standard, read off it step by step, with no thought for speed."""
+    """Parse by the algorithm of the standard, step by step."""
     events: list[SseEvent] = []
     last_id: str | None = None
     data, kind = b"", b""

@@ -63,7 +63,7 @@ def _with_name(name: str, text: str, if_empty: str) -> str:
 
 
 def expand(parts: list[tuple[str, bool]], values: Mapping[str, Value]) -> str:
-    """The parts of a template, each literal text or the inside of braces, filled in."""
+    """Expand the parts of a template: literals and expressions."""
     return "".join(
         expand_expression(text, values) if braces else normalize_uri(text) for text, braces in parts
     )

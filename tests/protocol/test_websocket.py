@@ -36,7 +36,10 @@ SERVER_DECODER = partial(FrameDecoder, masked=True, max_message=LIMIT)
 
 
 def frame(first: int, payload: bytes = b"", mask: bytes = b"", length: bytes = b"") -> bytes:
-    """A frame as it may not even be lawful: `length` is the second byte and what belongs to it."""
+    """Return a frame, which may be invalid.
+
+    `length` is the second byte and the bytes of the length.
+    """
     if not length:
         size = len(payload)
         if size < 126:
@@ -56,7 +59,7 @@ def mask_slowly(payload: bytes, mask: bytes) -> bytes:
 
 
 def check(frames: list[tuple[int, bytes]], expected: list[WebSocketEvent]) -> None:
-    """The same frames at both ends, in every feeding, with the start of another behind them."""
+    """Check that both decoders read the frames, in every split."""
     for make, mask in ((CLIENT_DECODER, b""), (SERVER_DECODER, MASK)):
         data = b"".join(frame(first, payload, mask) for first, payload in frames)
         more = text_frame(b"more", mask)
@@ -68,7 +71,7 @@ def check(frames: list[tuple[int, bytes]], expected: list[WebSocketEvent]) -> No
 def check_rejected(
     data: bytes, expected: Violation, make: partial[FrameDecoder] = CLIENT_DECODER
 ) -> None:
-    """However it is fed, and whatever follows."""
+    """Check that the data are rejected in every split."""
     nothing: list[WebSocketEvent] = []
     assert_every_split_gives(
         make, data, [expected], trailing=b"\x81", rest=b"\x01a", trailing_items=nothing

@@ -52,7 +52,7 @@ def make_other_side(server: bool) -> Protocol:
 
 
 def read_with_other(data: bytes, server: bool) -> list[WebSocketEvent]:
-    """Their frames, as the messages that they are parts of, up to what they refuse."""
+    """Return the messages that the other implementation reads, up to its rejection."""
     peer = make_other_side(server)
     peer.receive_data(data)
     events: list[WebSocketEvent] = []
@@ -86,7 +86,7 @@ def read_with_other(data: bytes, server: bool) -> list[WebSocketEvent]:
 
 
 def reject_invalid_text(events: list[WebSocketEvent]) -> list[WebSocketEvent]:
-    """They leave it to whoever reads a message whether it is UTF-8."""
+    """Reject text that is not UTF-8, which the other implementation leaves to its reader."""
     for place, event in zip(count(), events, strict=False):
         if type(event) is bytes:
             try:

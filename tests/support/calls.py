@@ -21,7 +21,7 @@ STATELESS = Client(Era.STATELESS, "2026-07-28", "tests")
 
 
 def tool_call(name: str = "s.t", arguments: Any = None, **fields: Any) -> Call:
-    """A call of a tool, as a face makes it. `arguments` may be raw bytes."""
+    """Return a call of a tool, as a server makes it. `arguments` may be raw bytes."""
     if isinstance(arguments, bytes):
         fields["arguments"] = Raw(arguments)
     elif arguments is not None:
@@ -35,7 +35,7 @@ def tool_call(name: str = "s.t", arguments: Any = None, **fields: Any) -> Call:
 
 
 def tool_with(schema: Any, name: str = "t", *, http: bool = False) -> Tool:
-    """The one tool of an upstream, with this schema."""
+    """Return the only tool of an upstream, with this schema."""
     raw = schema if isinstance(schema, bytes) else definition(name, inputSchema=schema)
     [tool] = offer("s", [raw], http=http).tools
     return tool

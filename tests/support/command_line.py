@@ -34,7 +34,7 @@ DEMO = f"{sys.executable} -m interlock.demo"
 
 @contextlib.contextmanager
 def _same_log() -> Iterator[None]:
-    """A program sets its log up as it likes; whoever comes after it has what was before."""
+    """Restore the log settings that a program changed."""
     root = logging.getLogger()
     handlers = list(root.handlers)
     levels = {name: logging.getLogger(name).level for name in logging.root.manager.loggerDict}
@@ -47,7 +47,7 @@ def _same_log() -> Iterator[None]:
 
 
 def _plain_environ() -> dict[str, str]:
-    """What every world has in common."""
+    """Return the environment that every test machine shares."""
     kept = ("PATH", "PYTHONPATH", "LANG", "VIRTUAL_ENV", "TMPDIR")
     # Help and errors are laid out for this width.
     plain = {"PYTHONUNBUFFERED": "1", "COLUMNS": "100"}
@@ -70,7 +70,7 @@ def _take(pipe: int) -> str:
 
 
 class NodeProcess:
-    """`interlock up`, running: its output line by line, its status, its end."""
+    """A running `interlock up`: its output, its status and its end."""
 
     def __init__(self, process: subprocess.Popen[str] | WarmProcess) -> None:
         self.process = process
@@ -87,7 +87,7 @@ class NodeProcess:
         self._lines.put(None)
 
     def wait_for_line(self, pattern: str) -> re.Match[str]:
-        """The next line of its output that matches."""
+        """Return the next line of the output that matches."""
         while True:
             try:
                 line = self._lines.get(timeout=HANG_TIMEOUT)
@@ -106,7 +106,7 @@ class NodeProcess:
             return cast("dict[str, Any]", json.load(response))
 
     def pids(self) -> dict[str, int]:
-        """The process of every upstream, once all are ready."""
+        """Return the process of every upstream, once all are ready."""
 
         def found() -> dict[str, int] | None:
             upstreams = self.status()["upstreams"]
@@ -120,13 +120,13 @@ class NodeProcess:
         self.process.send_signal(number)
 
     def end(self, number: int = signal.SIGTERM) -> int:
-        """Ask it to end; its exit code."""
+        """Terminate the process and return its exit code."""
         self.process.send_signal(number)
         return self.process.wait(HANG_TIMEOUT)
 
 
 class CommandLine:
-    """A machine of its own for one test."""
+    """A separate machine for one test: home, folder and port."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -144,7 +144,7 @@ class CommandLine:
         self.environ |= {"HOME": str(self.home), "XDG_STATE_HOME": str(self.state)}
 
     def config(self, servers: dict[str, Any] | None = None, **more: Any) -> Path:
-        """Write ./interlock.yaml (JSON is YAML too)."""
+        """Write ./interlock.yaml as JSON, which is YAML too."""
         path = self.cwd / "interlock.yaml"
         document = {"listen": f"127.0.0.1:{self.port}", "servers": servers or {}, **more}
         path.write_text(json.dumps(document, indent=2), encoding="utf-8")
@@ -190,7 +190,7 @@ class CommandLine:
             return subprocess.CompletedProcess(arguments, code, *(text.result() for text in texts))
 
     def run_here(self, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-        """The same, inside this process, which saves its start: for small things and mistakes."""
+        """Run the program inside this process: faster, for small commands and mistakes."""
         build_commands_once()
         out, err = io.StringIO(), io.StringIO()
         with pytest.MonkeyPatch.context() as patch:

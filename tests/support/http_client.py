@@ -22,7 +22,7 @@ Headers = Iterable[tuple[str, str]]
 
 
 class HttpResponse(NamedTuple):
-    """One HTTP response, read whole."""
+    """A complete HTTP response."""
 
     status: int
     headers: dict[str, str]
@@ -78,7 +78,7 @@ class HttpConnection:
     # -- reading
 
     def read_response(self, *, to_head: bool = False) -> HttpResponse:
-        """The next response. `to_head`: it answers a HEAD, so it has no body whatever it says."""
+        """Return the next response. `to_head`: it answers a HEAD request, so it has no body."""
         status, headers = self.head()
         while status == 100:
             status, headers = self.head()
@@ -105,14 +105,14 @@ class HttpConnection:
         return int(status), headers
 
     def chunk(self) -> bytes:
-        """The next chunk of a chunked body; empty at its end."""
+        """Return the next chunk of a chunked body, which is empty at its end."""
         size = int(self.until(b"\r\n"), 16)
         data = self.exactly(size + 2)
         assert data[-2:] == b"\r\n", data[-20:]
         return data[:-2]
 
     def event(self) -> Any:
-        """The next message of an event stream; None for a comment."""
+        """Return the next message of an event stream, or None for a comment."""
         while True:
             data = self.chunk()
             assert data, "the stream has ended"
@@ -125,7 +125,7 @@ class HttpConnection:
                 return json.loads(fields["data"])
 
     def read_event_id(self) -> dict[str, str]:
-        """The event that brings an id before there is anything to say."""
+        """Return the fields of the first event, which has an id and no message."""
         fields = event_fields(self.chunk())
         assert fields["data"] == ""
         self.last_event_id = fields["id"]
@@ -136,7 +136,7 @@ class HttpConnection:
         assert remaining == b"", remaining
 
     def line(self) -> Any:
-        """The next message of a channel of lines."""
+        """Return the next message of a line connection."""
         return json.loads(self.until(b"\n"))
 
     def until(self, mark: bytes) -> bytes:
@@ -153,19 +153,19 @@ class HttpConnection:
         return result
 
     def rest(self) -> bytes:
-        """Everything up to the end of the connection."""
+        """Return all bytes up to the end of the connection."""
         while data := self.socket.recv(65536):
             self._buffer += data
         result, self._buffer = self._buffer, b""
         return result
 
     def expect_closed(self) -> None:
-        """The other side has closed, in order, and said nothing more."""
+        """Check that the other side closed the connection without further bytes."""
         remaining = self.rest()
         assert remaining == b"", remaining
 
     def expect_silence(self) -> None:
-        """Nothing has come so far. Only of use right after something that came later."""
+        """Check that no bytes have arrived yet. Useful only after a later event."""
         self.socket.setblocking(False)
         try:
             data = self.socket.recv(65536)
@@ -184,7 +184,7 @@ class HttpConnection:
 
 
 def event_fields(data: bytes) -> dict[str, str]:
-    """The fields of one event as it came in one chunk; none for a comment."""
+    """Return the fields of one event that came in one chunk."""
     assert data.endswith(b"\r\n\r\n"), data
     if data.startswith(b":"):
         return {}
@@ -208,7 +208,7 @@ def request(
     version: str = "HTTP/1.1",
     plain: bool = False,
 ) -> bytes:
-    """An HTTP request. `plain`: nothing but the given headers."""
+    """Return an HTTP request. `plain`: only with these headers."""
     lines = [f"{method} {path} {version}"]
     if not plain:
         lines += [f"Host: {host}", f"Accept: {BOTH}"]
@@ -219,7 +219,7 @@ def request(
 
 
 def message(method: str, params: Any = None, id: Any = 1) -> bytes:
-    """A JSON-RPC request; a notification when `id` is None."""
+    """Return a JSON-RPC request, or a notification if `id` is None."""
     body: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
     if id is not None:
         body["id"] = id
@@ -229,7 +229,7 @@ def message(method: str, params: Any = None, id: Any = 1) -> bytes:
 
 
 def meta(version: str = STATELESS, **more: Any) -> dict[str, Any]:
-    """`_meta` of a stateless request."""
+    """Return `_meta` of a stateless request."""
     return {META + "protocolVersion": version, META + "clientCapabilities": {}, **more}
 
 

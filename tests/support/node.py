@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class NodeThread:
-    """A node that runs until `stop`. Its own thread runs its loop; a test asks from outside."""
+    """A node in its own thread, with its own loop, that runs until `stop`."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class NodeThread:
         environ: dict[str, str] | None = None,
         **config: Any,
     ) -> None:
-        """`tokens`: name → token. `servers` are there besides the workshops."""
+        """Start the node. `tokens`: name → token. `servers`: servers besides the workshops."""
         self.workshops = {"shop": ToolServer()} if workshops is None else workshops
         self.folder = folder
         self.complaints: list[dict[str, Any]] = []
@@ -103,7 +103,7 @@ class NodeThread:
         self.tasks_left = [repr(other) for other in others]
 
     def config(self, **changes: Any) -> Config:
-        """The node's config, or the same with changes."""
+        """Return the node's config, with changes."""
         shops = {key: ServerConfig(url=shop.url) for key, shop in self.workshops.items()}
         settings: dict[str, Any] = {
             "listen": "127.0.0.1:0",
@@ -116,7 +116,7 @@ class NodeThread:
         return _as_config(settings)
 
     def stop(self) -> None:
-        """Stop the node. Nothing may be left of it."""
+        """Stop the node and check that it left nothing behind."""
         if self._loop is not None and self._end is not None and self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._end.set)
         self._thread.join(2 * HANG_TIMEOUT)
@@ -163,7 +163,7 @@ class NodeThread:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(HANG_TIMEOUT)
 
     def until(self, result: Callable[[], Any], what: str = "") -> None:
-        """Wait until something about the node is true. Looked at in every turn of its loop."""
+        """Wait until a condition of the node is true. It is checked in every turn of the loop."""
 
         async def look() -> None:
             async with asyncio.timeout(HANG_TIMEOUT):
@@ -179,19 +179,19 @@ class NodeThread:
         return HttpConnection(("127.0.0.1", self.port), **more)
 
     def local(self) -> HttpConnection:
-        """A client of the node's own socket, which speaks lines."""
+        """Return a client of the node's local socket, which speaks lines."""
         path = self.node.listeners._unix_path
         if path is None:
             path = self.wait(self.node.listen_locally())
         return HttpConnection(str(path), family=socket.AF_UNIX)
 
     def once(self, *pieces: bytes) -> HttpResponse:
-        """The answer to one request, on a connection of its own."""
+        """Return the response to one request, on a new connection."""
         with self.connect() as connection:
             return connection.request(*pieces)
 
     def alive(self) -> bool:
-        """Whether the node answers a call, from end to end."""
+        """Return whether the node answers a tool call."""
         text = f"alive {next(self._ids)}"
         response = self.once(self.call("echo", {"text": text}))
         return bool(response.result["content"][0]["text"] == text)
@@ -210,7 +210,7 @@ class NodeThread:
         name: str | None = None,
         more_meta: dict[str, Any] | None = None,
     ) -> bytes:
-        """A stateless request in order."""
+        """Return a valid stateless request."""
         body = message(method, {**(params or {}), "_meta": meta(**(more_meta or {}))}, id)
         return self.http(body, *stateless_headers(method, name), *headers)
 
@@ -222,7 +222,7 @@ class NodeThread:
         *headers: tuple[str, str],
         more_meta: dict[str, Any] | None = None,
     ) -> bytes:
-        """A stateless call of a tool."""
+        """Return a stateless call of a tool."""
         name = f"shop.{tool}"
         params = {"name": name, "arguments": arguments or {}}
         return self.stateless("tools/call", params, id, *headers, name=name, more_meta=more_meta)
@@ -230,7 +230,7 @@ class NodeThread:
     def session(
         self, version: str = SESSION, *headers: tuple[str, str], **more: Any
     ) -> HttpSession:
-        """A new session."""
+        """Open a new session."""
         response = self.once(
             self.http(message("initialize", initialize(version, **more), 0), *headers)
         )
@@ -239,7 +239,7 @@ class NodeThread:
 
 
 class HttpSession:
-    """A client's session: makes its requests."""
+    """A session of a client, which makes its requests."""
 
     def __init__(
         self,
@@ -286,7 +286,7 @@ def _as_config(settings: dict[str, Any]) -> Config:
 
 
 def result_text(answer: Any) -> str:
-    """The text of a tool's result."""
+    """Return the text of a tool result."""
     result = answer.result if isinstance(answer, HttpResponse) else answer["result"]
     (content,) = result["content"]
     text: str = content["text"]

@@ -13,7 +13,7 @@ from tests.support.node import NodeThread
 
 @pytest.fixture(scope="module")
 def shared_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeThread]:
-    """A node as it comes: on loopback, without tokens."""
+    """A node with default settings: on loopback, without tokens."""
     node = NodeThread(tmp_path_factory.mktemp("plain"))
     yield node
     node.stop()
@@ -21,7 +21,7 @@ def shared_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeThread
 
 @pytest.fixture
 def start_node(tmp_path: Path) -> Iterator[Callable[..., NodeThread]]:
-    """Starts a node of the test's own; it is stopped, and looked at, at the end."""
+    """Start a node for one test. It is stopped and checked at the end."""
     started: list[NodeThread] = []
 
     def begin(**settings: Any) -> NodeThread:

@@ -30,27 +30,27 @@ MEMBER = {
 
 
 def definition(name: Any, **members: Any) -> bytes:
-    """A tool as an upstream lists it."""
+    """Return a tool as an upstream lists it."""
     return json.dumps({"name": name, "inputSchema": {"type": "object"}, **members}).encode()
 
 
 def prompt(name: Any, **members: Any) -> bytes:
-    """A prompt as an upstream lists it."""
+    """Return a prompt as an upstream lists it."""
     return json.dumps({"name": name, **members}).encode()
 
 
 def resource(uri: Any, **members: Any) -> bytes:
-    """A resource as an upstream lists it."""
+    """Return a resource as an upstream lists it."""
     return json.dumps({"uri": uri, "name": "r", **members}).encode()
 
 
 def template(uri: Any, **members: Any) -> bytes:
-    """A template as an upstream lists it."""
+    """Return a template as an upstream lists it."""
     return json.dumps({"uriTemplate": uri, "name": "t", **members}).encode()
 
 
 def skill(uri: Any, **members: Any) -> bytes:
-    """A skill as an upstream lists it."""
+    """Return a skill as an upstream lists it."""
     about = {"name": "s", "description": "d"}
     files = [{"uri": uri, "digest": "sha256:0", "size": 1}]
     return json.dumps({"uri": uri, "frontmatter": about, "resources": files, **members}).encode()
@@ -77,7 +77,7 @@ def offer(
     slower: Mapping[str, str] | None = None,
     **settings: Any,
 ) -> Offering:
-    """What the upstream `key` offers: each thing by its name or URI only, or as raw bytes."""
+    """Return the offering of an upstream. Each entry is a name, a URI or raw bytes."""
     settings.setdefault("segment", key)
     return read_offering(
         key,
@@ -113,7 +113,7 @@ def pages(
     era: Era = Era.SESSION,
     verb: str = TOOLS_LIST,
 ) -> list[dict[str, Any]]:
-    """Every page, as a client walks them."""
+    """Return every page, as a client reads them."""
     result = [json.loads(snapshot.page(verb, era, style))]
     while "nextCursor" in result[-1]:
         assert len(result) <= 1_000, "the walk does not end"
@@ -127,12 +127,12 @@ def shown(
     era: Era = Era.SESSION,
     verb: str = TOOLS_LIST,
 ) -> list[dict[str, Any]]:
-    """Everything that a client sees in one of the lists, in order."""
+    """Return all entries of one list as a client sees them, in order."""
     return [line for page in pages(snapshot, style, era, verb) for line in page[MEMBER[verb]]]
 
 
 def without_node_members(tool: dict[str, Any]) -> dict[str, Any]:
-    """A tool of a list without what the node adds to every tool's `_meta`."""
+    """Return a listed tool without the members that the node adds to its `_meta`."""
     meta = {key: value for key, value in tool["_meta"].items() if not key.startswith("x-mcpax-")}
     rest = {key: value for key, value in tool.items() if key != "_meta"}
     return {**rest, "_meta": meta} if meta else rest
@@ -151,6 +151,6 @@ def list_names(snapshot: Snapshot, style: str = "ax") -> list[str]:
 
 
 def reached(snapshot: Snapshot, name: str) -> tuple[str, str] | None:
-    """Whom a call with this name reaches: the upstream, and the tool as that upstream calls it."""
+    """Return the upstream of a name, and the name of the tool at that upstream."""
     tool = snapshot.resolve(name)
     return None if tool is None else (tool.upstream, tool.upstream_name)

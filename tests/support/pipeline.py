@@ -43,7 +43,7 @@ COLUMNS = (
 
 
 class ScriptedRequest:
-    """A request that an upstream of a test has in hand."""
+    """A pending request at a test upstream."""
 
     def __init__(self, call: Call, back: ResponseHandler) -> None:
         self.call = call
@@ -68,7 +68,7 @@ class ScriptedRequest:
         self.call, self.back = call, back
 
     def say(self, method: str, params: bytes) -> None:
-        """Something before the answer."""
+        """Send a notification before the result."""
         self.back.on_notification(self.call, method, params)
 
     def answer(self, **result: Any) -> None:
@@ -79,7 +79,7 @@ class ScriptedRequest:
         self.fail(UpstreamResponseError(code, message, None))
 
     def lose(self, *, sent: bool) -> None:
-        """The upstream dies."""
+        """Lose the upstream of this request."""
         failure = UPSTREAM_LOST if sent else UPSTREAM_UNAVAILABLE
         if self.is_open:
             self.call.is_dispatched = sent or self._dispatched_before
@@ -96,7 +96,7 @@ class ScriptedRequest:
 
 
 class ScriptedUpstream:
-    """An upstream that keeps what it is sent until the test answers."""
+    """An upstream that stores requests until the test answers them."""
 
     def __init__(self, key: str, timeout: float | None = None) -> None:
         self.key = key
@@ -160,7 +160,7 @@ class MemoryJournal:
 
 
 class PipelineHarness:
-    """Everything of a pipeline, put together as a node does it."""
+    """A complete pipeline with in-memory upstreams, clock and journal."""
 
     def __init__(
         self,
@@ -176,7 +176,7 @@ class PipelineHarness:
         route_check: RouteCheck | None = None,
         observers: Sequence[CallObserver] = (),
     ) -> None:
-        """`durable`: calls that change something are written down before they leave."""
+        """Build the pipeline. `durable`: mutating calls are journaled before they are sent."""
         self.observers = tuple(observers)
         self.clock = ManualClock()
         self.catalog = Catalog(server_info=b"{}")
@@ -221,7 +221,7 @@ class PipelineHarness:
         self.done.append((call, error if outcome is None else json.loads(bytes(outcome.result))))
 
     def refused(self, call: Call) -> InterlockError:
-        """The error of a call that is over at once."""
+        """Return the error of a call that ends immediately."""
         before = len(self.done)
         self.begin(call)
         [(ended, error)] = self.done[before:]

@@ -13,7 +13,7 @@ _ports = random.Random(os.urandom(8)).sample(range(FIRST, END), END - FIRST)
 
 
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 that nobody listens on, and that this process gives out once."""
+    """Return a free TCP port of 127.0.0.1, each port once per process."""
     while True:
         port = _ports.pop()
         with socket.socket() as probe:

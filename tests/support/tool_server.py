@@ -44,7 +44,7 @@ TOOLS: Final = [
 
 
 class ToolServer:
-    """The server. `era` is what it speaks: `stateless` or `session`."""
+    """An MCP server. `era` is its protocol generation: `stateless` or `session`."""
 
     def __init__(self, era: str = "session", **capabilities: Any) -> None:
         self.stateless = era == "stateless"
@@ -93,7 +93,7 @@ class ToolServer:
         return self.heard_of("tools/call", name=name)
 
     def wait_for_hold(self, text: str) -> Any:
-        """The id under which a call of `hold` has come."""
+        """Return the id of a pending call of `hold`."""
         return self.wait_for(
             lambda: [
                 call["id"]
@@ -119,16 +119,16 @@ class ToolServer:
         await asyncio.gather(*self._connections, return_exceptions=True)
 
     def release(self, id: Any) -> None:
-        """Answer a held call."""
+        """Answer a pending call."""
         reply = self._held.pop(id)
         reply.end(self._text(reply.message, "released"))
 
     def progress(self, id: Any, done: int) -> None:
-        """Report progress of a held call."""
+        """Report progress of a pending call."""
         self._progress(self._held[id], done)
 
     def offer(self, *names: str) -> None:
-        """Change the tools and say so."""
+        """Change the tools and announce the change."""
         self.tools = [tool(name) for name in names]
         self.announce()
 
@@ -155,7 +155,7 @@ class ToolServer:
     async def _request(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ahead: bytes
     ) -> bytes | None:
-        """Serve one request; what was read of the next, or None at the end."""
+        """Serve one request. Return bytes of the next request, or None at the end."""
         head = ahead + await reader.readuntil(b"\r\n\r\n")
         first, *lines = head.decode().strip().split("\r\n")
         headers = {
@@ -296,7 +296,7 @@ class ToolServer:
 
 
 class _Reply:
-    """The answer to one request: one piece of JSON, or a stream once `open` was called."""
+    """The response to one request: one JSON message, or a stream after `open`."""
 
     def __init__(self, writer: asyncio.StreamWriter, message: Message) -> None:
         self.message = message

@@ -54,7 +54,7 @@ files are not those of whoever asked."""
 
 @contextmanager
 def leak_check() -> Iterator[None]:
-    """Fail on processes and files that are left behind."""
+    """Fail on leaked processes and files."""
     _open_long_lived_resources()
     # What earlier tests left to the collector must not go in between.
     gc.collect()
@@ -87,7 +87,7 @@ def run(
 
 
 def _end_children(pids: set[int]) -> list[str]:
-    """Kill and reap processes that a test left, so that only this test fails; what they are."""
+    """Kill leaked child processes and return them, so that only this test fails."""
     remaining = []
     for pid in pids:
         try:
@@ -122,7 +122,7 @@ def other_tasks() -> set[asyncio.Task[Any]]:
 
 
 def open_files() -> dict[str, str]:
-    """What this process has open: number → what it is."""
+    """Return the open files of this process by number."""
     result = {}
     for number in os.listdir("/proc/self/fd"):
         try:
@@ -133,7 +133,7 @@ def open_files() -> dict[str, str]:
 
 
 def child_pids() -> list[int]:
-    """The processes that this one started and has not buried."""
+    """Return the child processes that this process has not reaped."""
     result: list[int] = []
     for thread in os.listdir("/proc/self/task"):
         try:
@@ -145,7 +145,7 @@ def child_pids() -> list[int]:
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process runs: one that is dead and not buried does not."""
+    """Return whether a process runs. An unreaped process does not run."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
@@ -154,7 +154,7 @@ def is_running(pid: int) -> bool:
 
 
 async def wait_for_exit(pid: int) -> None:
-    """Wait until a process, of whomever it is a child, has ended."""
+    """Wait until a process has ended, also if another process is its parent."""
     try:
         watched = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -177,7 +177,7 @@ async def with_timeout(awaitable: Awaitable[T], seconds: float = HANG_TIMEOUT) -
 
 
 class ManualSleep:
-    """The supervisor's sleep: takes no time, and can be held."""
+    """The sleep of a supervisor: takes no time, and can be blocked."""
 
     def __init__(self, poke: Callable[[], None]) -> None:
         self.taken: list[float] = []
@@ -186,7 +186,7 @@ class ManualSleep:
         self._permits: asyncio.Semaphore | None = None
 
     def hold(self) -> None:
-        """From now on every nap lasts until `wake` ends it."""
+        """Block every sleep until `wake` ends it."""
         self._permits = asyncio.Semaphore(0)
 
     def wake(self, count: int = 1) -> None:
@@ -207,7 +207,7 @@ class ManualSleep:
 
 
 class StartedCall:
-    """A call under way. Await it for the outcome; `exchange` is what the pipeline holds."""
+    """A pending call. Await it for its outcome. `exchange` is its pending request."""
 
     def __init__(
         self, supervisor: Supervisor, call: Call, hear: NotificationHandler | None
@@ -245,7 +245,7 @@ class StartedCall:
 
 
 class SupervisorHarness:
-    """A supervisor, and everything that it reported."""
+    """A supervisor and all its reports."""
 
     def __init__(
         self,
@@ -376,7 +376,7 @@ class SupervisorHarness:
 
 
 def text(outcome: Outcome) -> str:
-    """What a tool answered, when it answered with one text."""
+    """Return the text of a result with one text."""
     return text_of(json.loads(bytes(outcome.result)))
 
 
@@ -395,7 +395,7 @@ def _name(raw: Raw) -> str:
 
 @asynccontextmanager
 async def run_supervisor(server: ServerConfig, **more: Any) -> AsyncIterator[SupervisorHarness]:
-    """A supervisor that has begun, and ends with the block."""
+    """A running supervisor that ends with the block."""
     one = SupervisorHarness(server, **more)
     one.supervisor.begin()
     try:
@@ -405,20 +405,20 @@ async def run_supervisor(server: ServerConfig, **more: Any) -> AsyncIterator[Sup
 
 
 def stdio_server(*options: str, **more: Any) -> ServerConfig:
-    """The config of `servers/stdio_server.py` with these habits."""
+    """Return the config of `servers/stdio_server.py` with these options."""
     args = ["-S", str(SERVERS / "stdio_server.py"), *options]
     return ServerConfig(command=sys.executable, args=args, **more)
 
 
 def server_script(name: str, *options: str, **more: Any) -> ServerConfig:
-    """The config of another server of this folder."""
+    """Return the config of another server of the `servers` folder."""
     args = [str(SERVERS / name), *options]
     return ServerConfig(command=sys.executable, args=args, **more)
 
 
 @contextmanager
 def official_server(kind: str, port: int = 0) -> Iterator[int]:
-    """A server of the official SDK in a process of its own; its port."""
+    """Run a server of the official SDK in a process and return its port."""
     command = [sys.executable, str(SERVERS / "sdk_http.py"), kind, "--port", str(port)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as started:
         try:

@@ -41,7 +41,7 @@ def build_commands_once() -> None:
 
 
 class WarmProcess:
-    """A program that was started so: what tests use of `subprocess.Popen`."""
+    """A started program, with the methods of `subprocess.Popen` that tests use."""
 
     def __init__(self, told: int) -> None:
         self.stdout: IO[str] | None = None
@@ -81,7 +81,7 @@ class WarmProcess:
 
 
 class WarmStarter:
-    """The process that has read the program, as whoever starts others with it sees it."""
+    """The process that starts programs, as the tests use it."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -109,7 +109,7 @@ class WarmStarter:
         stdout: int,
         stderr: int,
     ) -> WarmProcess:
-        """`interlock` with these arguments, which reads and writes these streams."""
+        """Start `interlock` with these arguments and streams."""
         number, tells = os.pipe()
         try:
             order = json.dumps([list(arguments), str(cwd), dict(env)]).encode()
@@ -120,7 +120,7 @@ class WarmStarter:
 
 
 def _serve(orders: socket.socket) -> bool:
-    """Split off a process for every order. True in those; False when nobody is left to order."""
+    """Fork a process for every request. Return True in a child, False at the end of requests."""
     for package in _READ_BEFORE:
         for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
             importlib.import_module(f"{package}.{module.name}")
@@ -153,7 +153,7 @@ def _serve(orders: socket.socket) -> bool:
 
 
 def _watch(program: int, given: Sequence[int]) -> NoReturn:
-    """Tell which process it is, and how it ended."""
+    """Report the process id and how the process ended."""
     *streams, tells = given
     # Whoever reads what it writes must see the end of it.
     for descriptor in (0, 1, 2, *streams):
@@ -166,7 +166,7 @@ def _watch(program: int, given: Sequence[int]) -> NoReturn:
 
 
 def _become(order: bytes, given: Sequence[int]) -> None:
-    """Be as a process that was started for this order."""
+    """Set up the process for this request."""
     arguments, folder, environ = json.loads(order)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number, descriptor in enumerate(given[:3]):

@@ -20,7 +20,7 @@ ITEMS = """\
 
 
 class Tree:
-    """A small project: a register, claims and one test file."""
+    """A small project: a register, states and one test file."""
 
     def __init__(self, root: Path) -> None:
         self.root = root

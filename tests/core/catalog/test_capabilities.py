@@ -35,7 +35,7 @@ classes = st.sampled_from(LATENCY_CLASSES)
 
 
 def annotated_tool(name: str = "t", /, *, hops: Any = None, **said: Any) -> bytes:
-    """A tool with this capability annotation."""
+    """Return a tool with this capability annotation."""
     meta: dict[str, Any] = {CAPABILITY: said}
     if hops is not None:
         meta[HOPS] = hops
@@ -43,7 +43,7 @@ def annotated_tool(name: str = "t", /, *, hops: Any = None, **said: Any) -> byte
 
 
 def list_single_tool(offering: Offering) -> tuple[Tool, dict[str, Any]]:
-    """The one tool of an offering, and how it is listed."""
+    """Return the only tool of an offering, and how it is listed."""
     [tool] = offering.tools
     return tool, json.loads(b"{" + tool.listed[1:])
 
@@ -54,7 +54,7 @@ def list_meta(tool: bytes, **settings: Any) -> dict[str, Any]:
 
 
 def relist(offering: Offering) -> list[bytes]:
-    """What a node above reads: our list, as it goes over a channel."""
+    """Return the tools as a parent reads them from this node."""
     return [json.dumps(entry).encode() for entry in shown(merged(offering))]
 
 

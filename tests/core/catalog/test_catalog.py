@@ -13,7 +13,7 @@ from tests.support.offerings import definition, list_names, offer, pages, prompt
 
 
 class Listener:
-    """Counts what it hears, and looks at the catalog in that moment."""
+    """A listener that counts notifications and reads the catalog in each."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog

@@ -17,7 +17,7 @@ from tests.support.offerings import definition, offer, server, without_node_memb
 
 
 def canonical(offering: Offering) -> dict[str, str]:
-    """Each tool's own name, and the one it has in the catalog."""
+    """Return the canonical name of each tool by its upstream name."""
     return {tool.upstream_name: tool.canonical for tool in offering.tools}
 
 

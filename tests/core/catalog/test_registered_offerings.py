@@ -27,7 +27,7 @@ segments = st.text("ab_-", min_size=1, max_size=4)
 
 
 def relist(offering: Offering) -> list[bytes]:
-    """The tools that a node above reads from the node with this offering."""
+    """Return the tools as a parent reads them from the node with this offering."""
     return [json.dumps(entry).encode() for entry in shown(merged(offering), era=Era.STATELESS)]
 
 

@@ -35,12 +35,12 @@ SAFE_FOR_EVERYBODY = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
 def marked_definition(name: str, upstream: str) -> bytes:
-    """A definition that says whose it is, so that a list shows which tool a name stands for."""
+    """Return a definition whose title names its upstream and tool."""
     return definition(name, title=json.dumps([upstream, name]))
 
 
 def assert_listed_names_resolve(snapshot: Snapshot) -> None:
-    """Every listed name, in every style, reaches exactly the tool that is listed under it."""
+    """Check that every listed name, in every style, resolves to the listed tool."""
     meaning: dict[str, tuple[str, str]] = {}
     for style in STYLES:
         listed = shown(snapshot, style)

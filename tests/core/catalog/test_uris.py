@@ -32,7 +32,7 @@ def resolve_uri(snapshot: Snapshot, uri: str) -> tuple[str, str] | None:
 
 
 def list_candidates(snapshot: Snapshot, uri: str) -> list[str]:
-    """What a caller is told who asks for something that several have."""
+    """Return the URIs that the error for an ambiguous URI lists."""
     with pytest.raises(InterlockError) as caught:
         snapshot.resource(uri)
     assert caught.value.failure is INVALID_PARAMS

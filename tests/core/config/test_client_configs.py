@@ -40,7 +40,7 @@ def write(path: Path, content: str | dict[str, Any]) -> Path:
 
 
 def read(path: Path, home: Path, cwd: Path) -> ClientImport:
-    """Every import must survive being written down and read again."""
+    """Read an import and check that it survives a round trip."""
     result = read_client_config(path, home=home, cwd=cwd)
     assert parse_config(to_yaml(result.servers)).servers == result.servers
     return result

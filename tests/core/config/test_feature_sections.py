@@ -34,7 +34,7 @@ class Lamps(FeatureSection, frozen=True):
 
 
 class Anchor(FeatureSection, frozen=True):
-    """What holds a ship."""
+    """The anchor of a ship."""
 
     KEY = "anchor"
 

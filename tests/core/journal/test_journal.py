@@ -73,7 +73,7 @@ def test_wakes_sleeping_writer_for_each_entry(tmp_path: Path) -> None:
 
 
 class RecordsInBetween(Journal):
-    """An entry arrives after the writer found the list empty, before it says that it sleeps."""
+    """A journal with an entry that arrives between the last check and the writer's sleep."""
 
     @property
     def _idle(self) -> bool:

@@ -54,7 +54,7 @@ def test_finds_changed_archives(tmp_path: Path, harm: Callable[[bytes], bytes], 
 
 
 def reconnect(files: list[Path], before: bytes = GENESIS_HASH) -> dict[str, Any]:
-    """Write other entries into archives, with hashes that fit. Gives the last page."""
+    """Write other entries with valid hashes into archives, and return the last page."""
     page: dict[str, Any] = {}
     for file in files:
         text = b""

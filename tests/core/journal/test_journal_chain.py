@@ -149,7 +149,7 @@ def test_finds_changed_page_with_recomputed_hash(tmp_path: Path) -> None:
 
 
 def rewrite_journal(path: Path) -> None:
-    """All of it anew, with hashes that fit: nothing in the file itself gives that away."""
+    """Rewrite all entries with valid hashes: the file alone does not show the change."""
     with closing(sqlite3.connect(path)) as shell, shell:
         rows = shell.execute(
             "SELECT last_seq, count, newest_ns, CAST(body AS BLOB) FROM page ORDER BY last_seq"

@@ -37,7 +37,7 @@ def times(path: Path) -> list[int]:
 
 @pytest.fixture
 def fast_thread_switches() -> Iterator[None]:
-    """Threads that change places as often as they can."""
+    """Switch threads as often as possible."""
     switch = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
@@ -186,7 +186,7 @@ def test_applies_pending_limit_across_chunks(tmp_path: Path) -> None:
 
 
 class UnprintableValue:
-    """Something that cannot even say what it is."""
+    """A value whose text cannot be built."""
 
     def __str__(self) -> str:
         raise RuntimeError("no words")

@@ -37,7 +37,7 @@ def times(path: Path) -> list[int]:
 
 
 class RecordingCallback:
-    """Remembers what it was told, and lets a test wait for it."""
+    """A callback that stores its results and lets a test wait for them."""
 
     def __init__(self) -> None:
         self.results: list[bool] = []
@@ -100,7 +100,7 @@ def test_ordinary_entry_does_not_sync(journal: Journal) -> None:
 
 
 class SlowDisk(Journal):
-    """A journal whose commit waits until a test lets it go on."""
+    """A journal whose commits wait for the test."""
 
     def __init__(self, path: Path, **settings: Any) -> None:
         self.begun = threading.Event()
@@ -390,7 +390,7 @@ for number in range(int(sys.argv[2])):
 
 
 def count_syncs(path: Path, log: Path, calls: int) -> int:
-    """How often a process with so many durable calls, one after another, forced the disk."""
+    """Return how often a process with consecutive durable calls synced the disk."""
     strace = shutil.which("strace")
     if strace is None:
         pytest.skip("strace is not installed: what the disk is asked for cannot be counted")

@@ -28,7 +28,7 @@ def entry(seconds: float) -> Entry:
 
 
 class RetentionHarness:
-    """A file, a clock on the wall and one that never goes back."""
+    """A journal file with a wall clock and a monotonic clock."""
 
     def __init__(self, path: Path, max_age: float | None, max_rows: int | None = None) -> None:
         self.path = path

@@ -36,7 +36,7 @@ def times(path: Path) -> list[int]:
 
 @contextmanager
 def locked_by_other(path: Path) -> Iterator[None]:
-    """Another process's write lock, as SQLite sees it: another connection's."""
+    """Hold a write lock on another connection, like another process."""
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         yield
@@ -44,7 +44,7 @@ def locked_by_other(path: Path) -> Iterator[None]:
 
 
 def wait_for_failure(journal: Journal) -> str:
-    """Wait for the writer's own word that it failed, not for time to pass."""
+    """Wait until the writer reports a failure, and return its reason."""
     with journal._progress:
         journal._commit_now.set()
     while not journal.health().reason:
@@ -196,7 +196,7 @@ def test_two_writers_begin_one_journal_after_move(tmp_path: Path) -> None:
 
 
 def restore_first_entries(path: Path) -> None:
-    """An older copy, in the place of the journal."""
+    """Replace the journal with an older copy."""
     older = path.with_name("older.db")
     with closing(sqlite3.connect(path)) as shell, closing(sqlite3.connect(older)) as copy:
         shell.backup(copy)

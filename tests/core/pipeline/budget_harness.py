@@ -42,7 +42,7 @@ TOOLS: dict[str, Tool] = {
 
 
 class BudgetHarness:
-    """Budgets, a clock, and calls that somebody makes."""
+    """Budgets, a clock, and calls of a caller."""
 
     def __init__(self, config: BudgetsConfig, idle: float = IDLE) -> None:
         self.clock = ManualClock()

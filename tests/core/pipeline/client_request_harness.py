@@ -54,7 +54,7 @@ def stateless(capabilities: Any = EVERYTHING) -> Client:
 
 
 class Question:
-    """What an upstream asked, and what it was told."""
+    """A client request of an upstream, and its response."""
 
     def __init__(self, ask: ClientRequest, answers: list[ClientResponse]) -> None:
         self.ask = ask
@@ -62,7 +62,7 @@ class Question:
 
     @property
     def answer(self) -> Any:
-        """The result, once it is there."""
+        """Return the result."""
         [answer] = self._answers
         assert not answer.is_error, answer.message
         return json.loads(answer.result)
@@ -79,14 +79,14 @@ class Question:
 
 
 class InteractiveRequest(ScriptedRequest):
-    """A request of a server that may want to know something first."""
+    """A request of a server that may send client requests first."""
 
     def __init__(self, call: Call, back: ResponseHandler) -> None:
         super().__init__(call, back)
         self.questions: list[Question] = []
 
     def ask(self, method: str = ELICITATION, params: Any = None) -> Question:
-        """As a session server does it."""
+        """Send a client request, like a session server."""
         responses: list[ClientResponse] = []
         if params is None:
             params = {ELICITATION: FORM, SAMPLING: SAMPLE, ROOTS: None}[method]
@@ -100,7 +100,7 @@ class InteractiveRequest(ScriptedRequest):
     def require_input(
         self, client_requests: dict[str, Any] | None = None, state: str | None = None, **more: Any
     ) -> None:
-        """As a stateless server does it. `questions`: method and params by key."""
+        """Return `input_required`. `questions`: method and params by key."""
         result: dict[str, Any] = {"resultType": "input_required", **more}
         if client_requests is not None:
             result["inputRequests"] = {
@@ -113,7 +113,7 @@ class InteractiveRequest(ScriptedRequest):
         self._settle(Outcome(bytes(raw), Era.STATELESS, summarize_result(raw)), None)
 
     def require_url(self, *elicitations: Any) -> None:
-        """A session server that cannot begin before its user has been somewhere."""
+        """Fail with URL elicitations, like a session server."""
         data = Raw(json.dumps({"elicitations": list(elicitations)}).encode())
         self.fail(UpstreamResponseError(-32042, "Sign in first.", data))
 
@@ -133,7 +133,7 @@ class InteractiveRequest(ScriptedRequest):
             client_request.ask.withdraw(reason)
 
     def read_param(self, member: str) -> Any:
-        """A member of the params that the node put to the request."""
+        """Return a member of the params that the node added to the request."""
         raw = (self.call.extra_params or {}).get(member)
         return None if raw is None else json.loads(bytes(raw))
 
@@ -164,7 +164,7 @@ class InteractiveUpstream(ScriptedUpstream):
 
 
 class ScriptedSession:
-    """A session client that a test answers for."""
+    """A session client whose responses the test sends."""
 
     def __init__(
         self, capabilities: Any = EVERYTHING, revision: str = "2025-11-25", owner: str = "local"
@@ -204,7 +204,7 @@ class ScriptedSession:
 
 
 class ClientRequestHarness(PipelineHarness):
-    """A pipeline with one upstream `s` that asks."""
+    """A pipeline with one upstream `s` that sends client requests."""
 
     def __init__(
         self,
@@ -261,7 +261,7 @@ class ClientRequestHarness(PipelineHarness):
 
     @property
     def last_result(self) -> Any:
-        """Of the call that ended last."""
+        """Return the result of the call that ended last."""
         result = self.done[-1][1]
         assert not isinstance(result, InterlockError), result.message
         return result
@@ -273,11 +273,11 @@ class ClientRequestHarness(PipelineHarness):
         return error
 
     def list_outcomes(self) -> list[tuple[str, str]]:
-        """Verb and outcome of every entry."""
+        """Return method and outcome of every journal entry."""
         return [(entry["verb"], entry["outcome"]) for entry in self.journal.entries]
 
     def hold(self, call: Call, method: str = ELICITATION) -> Question:
-        """Begin a call of a stateless client whose session server asks, and let it be asked."""
+        """Begin a call of a stateless client, and suspend it with a client request."""
         self.begin(call)
         client_request = self.s.last.ask(method)
         self.clock.advance(GROUPING_SECONDS)
@@ -294,7 +294,7 @@ def call_of(
     state: Any = None,
     **fields: Any,
 ) -> Call:
-    """A request, with what the client brings back where it brings something."""
+    """Return a request, with input responses and state of a retry."""
     extra: dict[str, Raw] = {}
     if answers is not None:
         extra["inputResponses"] = Raw(json.dumps(answers).encode())

@@ -27,7 +27,7 @@ COUNTED = {DEADLINE_EXCEEDED, UPSTREAM_PROTOCOL}
 
 
 class BreakerHarness:
-    """Breakers with a clock by hand."""
+    """Breakers with a manual clock."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -245,7 +245,7 @@ def test_applies_new_settings_immediately(breaker: BreakerHarness) -> None:
 
 
 class BreakerStateMachine(RuleBasedStateMachine):
-    """Whatever happens: never more than one trial per cooldown, never stuck, never open early."""
+    """Any order of events: one trial per cooldown, never stuck open, never open early."""
 
     def __init__(self) -> None:
         super().__init__()

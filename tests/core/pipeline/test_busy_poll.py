@@ -17,7 +17,7 @@ from tests.support.calls import tool_call
 
 
 class Loop:
-    """A clock and a queue that a test turns by hand."""
+    """A clock and a queue that the test controls."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -27,7 +27,7 @@ class Loop:
         self.busy_poll.single_calls = MIN_SINGLE_CALLS
 
     def run_once(self) -> bool:
-        """Run what is queued; whether the loop would sleep afterwards."""
+        """Run the queue and return whether the loop would sleep afterwards."""
         waiting, self.queue[:] = list(self.queue), []
         for item in waiting:
             item()

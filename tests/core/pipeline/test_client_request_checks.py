@@ -43,7 +43,7 @@ def check_request(
     *,
     era: Era = Era.SESSION,
 ) -> tuple[ClientRequestRejection | None, ClientRequest]:
-    """What comes of a question. `params` may be raw bytes."""
+    """Return the rejection of a client request, if any. `params` may be raw bytes."""
     raw = params if isinstance(params, bytes) else b"" if params is None else _json(params)
     client_request = ClientRequest(method, raw, fail_on_response, "s")
     asked_of: list[str] = []

@@ -42,7 +42,7 @@ def make_node(**settings: Any) -> PipelineHarness:
 def run(
     body: Callable[[PipelineHarness, ScriptedUpstream], Awaitable[None]], **settings: Any
 ) -> PipelineHarness:
-    """Run a test on a loop, with one upstream. Fails on tasks that are left behind."""
+    """Run a test on a loop, with one upstream, and fail on leaked tasks."""
 
     async def main() -> PipelineHarness:
         node = make_node(**settings)
@@ -56,7 +56,7 @@ def run(
 
 @asynccontextmanager
 async def open_node(**settings: Any) -> AsyncIterator[tuple[PipelineHarness, ScriptedUpstream]]:
-    """Run a test on a loop, with one upstream. Fails on tasks that are left behind."""
+    """Run a test on a loop, with one upstream, and fail on leaked tasks."""
 
     node = make_node(**settings)
     yield node, node.upstreams["s"]

@@ -102,7 +102,7 @@ async def test_sent_call_is_dispatched_for_every_outcome(ends: str) -> None:
 
 
 def lose_call(name: str, *sent: bool) -> Call:
-    """A call whose upstream goes away, once for each of `sent`."""
+    """Return a call whose upstream is lost once for each item of `sent`."""
 
     async def main() -> Call:
         node = make_node()

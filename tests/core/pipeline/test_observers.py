@@ -18,7 +18,7 @@ from tests.support.pipeline import MemoryJournal, PipelineHarness
 
 
 class RecordingObserver(CallObserver):
-    """Hears everything."""
+    """An observer that stores every event."""
 
     def __init__(self, journal: MemoryJournal | None = None) -> None:
         self.events: list[Any] = []
@@ -45,7 +45,7 @@ class RecordingObserver(CallObserver):
 
 
 class EndObserver(CallObserver):
-    """A metric of each call."""
+    """An observer of the end of each call."""
 
     def __init__(self) -> None:
         self.outcome_names: list[str] = []

@@ -17,7 +17,7 @@ from tests.support.timeouts import HANG_TIMEOUT
 
 
 class IdentityHarness(PipelineHarness):
-    """A node that has to ask somebody about tokens, and is answered when a test says so."""
+    """A node whose authentication waits for the test."""
 
     def __init__(self, **settings: Any) -> None:
         look = definition("look", annotations={"readOnlyHint": True})

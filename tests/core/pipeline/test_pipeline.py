@@ -339,7 +339,7 @@ def test_internal_fault_during_admission_is_recorded_once(monkeypatch: pytest.Mo
 
 
 class PipelineStateMachine(RuleBasedStateMachine):
-    """Calls come, upstreams answer, die, hang and return, callers leave: each call ends once."""
+    """Any order of calls, results, losses and cancellations: each call ends once."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -31,7 +31,7 @@ CALL = call_of(stateless(), verb="subscriptions/listen")
 
 
 class ScriptedServer:
-    """An upstream that announces, and writes down what it was asked."""
+    """An upstream that stores its subscription requests."""
 
     def __init__(self) -> None:
         self.requests: list[tuple[str, str]] = []

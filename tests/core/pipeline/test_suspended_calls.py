@@ -35,7 +35,7 @@ CLIENT = stateless()
 
 
 def retry_call(harness: ClientRequestHarness, answers: Any = None, **fields: Any) -> Call:
-    """The client comes back with what the last answer gave it."""
+    """Retry a call with the state of its last result."""
     state = harness.last_result["requestState"]
     fields.setdefault("client", CLIENT)
     return harness.begin(call_of(answers=answers, state=state, **fields))

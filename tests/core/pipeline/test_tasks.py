@@ -50,7 +50,7 @@ CREATED: dict[str, Any] = {
 
 
 class TaskHarness(ClientRequestHarness):
-    """A pipeline with one upstream `s`, and a client that speaks tasks."""
+    """A pipeline with one upstream, and a client that supports tasks."""
 
     def __init__(self, *offerings: Any, **settings: Any) -> None:
         super().__init__(*offerings, **settings)
@@ -58,7 +58,7 @@ class TaskHarness(ClientRequestHarness):
         self.tasks.local_tasks.wall_clock = lambda: self.wall
 
     def request_task(self, verb: str, id: str, **fields: Any) -> Any:
-        """What a request about a task is answered with, where the node answers it."""
+        """Return the node's response to a request about a task."""
         self.begin(request(verb, id, **fields))
         return self.done[-1][1]
 
@@ -66,13 +66,13 @@ class TaskHarness(ClientRequestHarness):
         return self.request_task("tasks/get", id, **fields)
 
     def create_task(self, **fields: Any) -> str:
-        """A task of the node's own that has asked one question."""
+        """Create a task of the node with one client request, and return its id."""
         self.hold(call_of(TASKS, **fields))
         id: str = self.last_result["taskId"]
         return id
 
     def relay_task(self, **fields: Any) -> str:
-        """A task of the upstream's."""
+        """Create a task of the upstream, and return its id."""
         self.begin(call_of(TASKS, **fields))
         self.s.last.require_input(**CREATED)
         id: str = self.last_result["taskId"]

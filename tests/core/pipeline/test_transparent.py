@@ -22,7 +22,7 @@ def make_transparent_node(**settings: Any) -> PipelineHarness:
 
 
 class ToolListing:
-    """What the pipeline has the tools listed again by."""
+    """A replacement for the listing of tools that a search starts."""
 
     def __init__(self, node: PipelineHarness, reads: bool = True) -> None:
         self.searches: list[tuple[str, Callable[[], None]]] = []

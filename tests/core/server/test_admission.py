@@ -18,7 +18,7 @@ GUARD = ("Authorization", "bearer   guard-s3cret  ")
 
 @pytest.fixture(scope="module")
 def token_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeThread]:
-    """A node that wants tokens."""
+    """A node that requires tokens."""
     tokens = {"clerk": "clerk-s3cret", "guard": "guard-s3cret"}
     node = NodeThread(tmp_path_factory.mktemp("locked"), tokens=tokens)
     yield node
@@ -28,7 +28,7 @@ def token_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeThread]
 def requests_of_every_kind(
     node: NodeThread, *headers_of_caller: tuple[str, str]
 ) -> dict[str, bytes]:
-    """One request of every kind, from somebody."""
+    """Return one request of every kind, with these headers."""
     session = node.session(headers=()) if not node.tokens else node.session("2025-11-25", CLERK)
     headers = [*session.headers[:2], *headers_of_caller]
     tools = {"name": "shop.echo", "arguments": {"text": "x"}}

@@ -31,7 +31,7 @@ SHARED = settings(
 
 @pytest.fixture(autouse=True)
 def no_faults(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """A request that the node could not deal with shows in its log."""
+    """Fail on faults in the node's log."""
     yield
     faults = [
         record for record in caplog.records if record.exc_info or record.levelno >= logging.ERROR
@@ -54,7 +54,7 @@ odd = st.sampled_from(
 
 @st.composite
 def broken_request(draw: st.DrawFn) -> list[bytes]:
-    """A request in order with something wrong in it, in pieces."""
+    """Draw a valid request with one error in it, in pieces."""
     host, body = b"@HOST@", message("tools/list", {"_meta": meta()})
     whole = (
         b"POST /mcp HTTP/1.1\r\nHost: %b\r\nContent-Type: application/json\r\n"
@@ -156,7 +156,7 @@ def assert_response(result: Any, asked: Any) -> None:
 
 
 def read_response(connection: HttpConnection) -> HttpResponse | None:
-    """The answer; None when a stream was opened for good."""
+    """Return the response, or None if a stream was opened."""
     status, headers = connection.head()
     if headers.get("content-type") == "text/event-stream":
         assert status == 200

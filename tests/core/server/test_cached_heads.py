@@ -14,7 +14,7 @@ from tests.support.node import NodeThread, result_text
 
 @pytest.fixture
 def parsed_heads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Counts the requests that went through the parser."""
+    """Count the requests that the parser read."""
     heads: list[int] = []
     begin = HttpProtocol.on_message_begin
 

@@ -18,7 +18,7 @@ FORM = {"message": "Who?", "requestedSchema": {"type": "object", "properties": {
 
 
 class RecordedRequest:
-    """A question put to a client, and what became of it."""
+    """A client request, with its responses and progress."""
 
     def __init__(self, method: str = "elicitation/create", params: Any = FORM) -> None:
         self.answers: list[ClientResponse] = []
@@ -36,7 +36,7 @@ def node_session(node: NodeThread, session: HttpSession) -> Served:
 
 
 def call_of(node: NodeThread, text: str) -> Call:
-    """The call under way that holds `text`."""
+    """Return the pending call with `text` in its arguments."""
     (result,) = (
         call
         for call in node.node.pipeline.running_calls()
@@ -342,7 +342,7 @@ def test_accepts_response_in_batch(shared_node: NodeThread) -> None:
 
 
 def open_line_session(node: NodeThread, connection: HttpConnection) -> Served:
-    """Open a session on a channel of lines."""
+    """Open a session on a line connection."""
     before = set(node.node._change_listeners._sessions)
     connection.send(message("initialize", initialize(), 0) + b"\n")
     assert connection.line()["id"] == 0

@@ -17,7 +17,7 @@ PREFLIGHT = (PAGE, ("Access-Control-Request-Method", "POST"))
 
 @pytest.fixture(scope="module")
 def shared_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeThread]:
-    """A node that lets the pages of one origin call."""
+    """A node that allows the pages of one origin."""
     node = NodeThread(tmp_path_factory.mktemp("plain"), allowed_origins=[PAGE[1]])
     yield node
     node.stop()

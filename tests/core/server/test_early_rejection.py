@@ -23,14 +23,14 @@ FOREIGN_HOST = ("Host", "evil.example")
 
 @pytest.fixture(scope="module")
 def token_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeThread]:
-    """A node that demands a token."""
+    """A node that requires a token."""
     node = NodeThread(tmp_path_factory.mktemp("tokens"), tokens={"agent": "good-token"})
     yield node
     node.stop()
 
 
 def head(node: NodeThread, *headers: tuple[str, str], path: str = "/mcp", **more: Any) -> bytes:
-    """The head of a request with a large body."""
+    """Return the head of a request with a large body."""
     names = {name for name, _ in headers}
     usual = [
         ("Host", node.host),
@@ -50,7 +50,7 @@ def http_protocols(node: NodeThread) -> list[Any]:
 
 
 def count_stored_bytes(node: NodeThread) -> int:
-    """How many bytes of bodies all connections hold."""
+    """Return how many bytes of bodies all connections store."""
 
     def count() -> int:
         result = [piece for protocol in http_protocols(node) for piece in protocol._body]
@@ -208,7 +208,7 @@ def test_reads_accepted_body_in_pieces(token_node: NodeThread) -> None:
 
 
 class PendingAuthenticator:
-    """Stands in for the authenticator: it knows nobody before `answered`."""
+    """An authenticator that knows no caller before `resolve`."""
 
     def __init__(self, node: NodeThread, caller: Caller | None) -> None:
         self._caller = caller

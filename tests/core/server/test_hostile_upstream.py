@@ -16,7 +16,7 @@ MOST = 16 * 1024 * 1024
 
 
 class EndlessHeader:
-    """An HTTP server that answers every request with a header that does not end."""
+    """An HTTP server that answers every request with an endless header."""
 
     def __init__(self) -> None:
         self._listening = socket.create_server(("127.0.0.1", 0))

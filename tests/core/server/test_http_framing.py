@@ -18,7 +18,7 @@ from tests.support.node import NodeThread, result_text
 def blocked_app(
     shared_node: NodeThread, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[asyncio.Event]:
-    """The ASGI app answers only once the event is set."""
+    """Block the ASGI app until the event is set."""
     served = Router.__call__
     released = shared_node.do(asyncio.Event)
 

@@ -34,7 +34,7 @@ def http_protocols(node: NodeThread) -> list[Any]:
 
 
 def read_rejection(connection: HttpConnection, status: int) -> str:
-    """The refusal, after which the connection is over."""
+    """Return the message of a rejection, after which the connection is closed."""
     response = connection.read_response()
     assert response.status == status, response
     assert response.headers["connection"] == "close"

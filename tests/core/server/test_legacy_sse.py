@@ -21,14 +21,14 @@ OLD = "2024-11-05"
 
 
 def legacy_endpoint(node: NodeThread) -> LegacySse:
-    """What serves the old transport in this node."""
+    """Return the endpoint of the legacy transport in this node."""
     endpoint = node.node.listeners._legacy
     assert endpoint is not None
     return endpoint
 
 
 class LegacyClient:
-    """A client of the old transport."""
+    """A client of the legacy transport."""
 
     def __init__(self, node: NodeThread, *headers: tuple[str, str]) -> None:
         self.node = node

@@ -29,7 +29,7 @@ def send_request(connection: HttpConnection, method: str, params: Any = None, id
 
 
 def call(tool: str, arguments: Any = None, id: Any = 1, **more: Any) -> bytes:
-    """A stateless call."""
+    """Return a stateless call."""
     params = {"name": f"shop.{tool}", "arguments": arguments or {}, "_meta": meta(**more)}
     return message("tools/call", params, id) + b"\n"
 

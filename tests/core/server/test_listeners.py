@@ -27,7 +27,7 @@ ALL = frozenset({"tools", "prompts", "resources"})
 
 
 class RecordingClient(ScriptedTransport):
-    """Hears what a client is sent."""
+    """A client that stores received messages."""
 
     def __init__(self) -> None:
         super().__init__(1)
@@ -50,7 +50,7 @@ class RecordingClient(ScriptedTransport):
 
 
 class ScriptedSubscriptions:
-    """Notes who follows what."""
+    """Subscriptions that store which subscriber has which URIs."""
 
     def __init__(self) -> None:
         self.uris: dict[Any, list[str]] = {}
@@ -80,7 +80,7 @@ def session(client_record: RecordingClient) -> Session:
 
 
 def send_changes_now(listeners: ChangeListeners) -> None:
-    """Do not wait for the end of a burst."""
+    """Send changes without waiting for the end of a burst."""
     assert listeners._change_timer is not None
     listeners._change_timer.cancel()
     listeners._send_changes()

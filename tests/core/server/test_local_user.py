@@ -63,7 +63,7 @@ def calls(node: NodeThread) -> int:
 
 
 def request_as_other_user(node: NodeThread, raw: bytes) -> int:
-    """The status of the answer to a request that a process of another user makes."""
+    """Return the status of a request by a process of another user."""
     head, _, body = raw.partition(b"\r\n\r\n")
     first, *lines = head.decode().split("\r\n")
     method, path, _ = first.split(" ")
@@ -87,7 +87,7 @@ def request_as_other_user(node: NodeThread, raw: bytes) -> int:
 
 @contextmanager
 def sockets_owned_by(uid: int) -> Iterator[None]:
-    """Sockets that this thread makes belong to another user."""
+    """Let sockets of this thread belong to another user."""
     libc = ctypes.CDLL(None)
     before = libc.setfsuid(uid)
     try:
@@ -189,7 +189,7 @@ def test_token_is_enough_for_forwarded_request(tmp_path: Path) -> None:
 
 @contextmanager
 def nginx(folder: Path, node: NodeThread, *lines: str, user: str = "root root") -> Iterator[str]:
-    """A real nginx in front of the node, on a Unix socket: the path of the socket."""
+    """Run nginx in front of the node, and return the path of its Unix socket."""
     assert NGINX is not None
     folder.mkdir()
     folder.chmod(0o755)

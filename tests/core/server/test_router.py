@@ -27,7 +27,7 @@ HOST = b"127.0.0.1:7070"
 
 
 class RouterHarness:
-    """A router with one route of each kind, and switches for what may come and go."""
+    """A router with one route of each kind, some of which can be disabled."""
 
     def __init__(self) -> None:
         self.has_topics = self.has_app = True

@@ -17,7 +17,7 @@ CLIENT = Client(Era.SESSION, LATEST_SESSION, "tests")
 
 
 class ScriptedTransport:
-    """The way to a client that listens, or does not."""
+    """A transport of a session, with a number of open streams."""
 
     def __init__(self, connected: int) -> None:
         self.connected = connected
@@ -33,7 +33,7 @@ class ScriptedTransport:
 
 
 class SessionHarness:
-    """Sessions with a clock by hand, and a list of those that were closed."""
+    """Sessions with a manual clock, and a list of closed sessions."""
 
     def __init__(self, most: int = 3, idle: float = 100.0) -> None:
         self.clock = ManualClock()
@@ -46,7 +46,7 @@ class SessionHarness:
         return self.sessions.open(CLIENT, owner)
 
     def is_open(self, session: Session) -> bool:
-        """Whether it is found, which is also a use of it."""
+        """Return whether the session is found, which counts as use."""
         if session.is_alive:
             return self.sessions.find(session.id) is session
         with pytest.raises(InterlockError) as caught:

@@ -25,7 +25,7 @@ WANTS_TOOLS = {"notifications": {"toolsListChanged": True}}
 def listen(
     node: NodeThread, connection: HttpConnection, params: Any = WANTS_TOOLS, id: Any = "l"
 ) -> Any:
-    """Open a subscription; what it was acknowledged with."""
+    """Open a subscription and return its acknowledgement."""
     connection.send(node.stateless("subscriptions/listen", params, id))
     read_stream_head(connection)
     first = connection.event()
@@ -46,7 +46,7 @@ def names(node: NodeThread) -> list[str]:
 
 
 def publish_tools(node: NodeThread, *tools: str) -> None:
-    """Put another list on the board, as a supervisor does."""
+    """Publish another tool list, as a supervisor does."""
     server = node.node.config.servers["shop"]
     raw = [encode_value(tool(name)) for name in tools]
     node.node.catalog.publish(read_offering("shop", server, raw))

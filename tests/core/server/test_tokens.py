@@ -34,7 +34,7 @@ def identity(folder: Path, **more: Any) -> IdentityConfig:
 
 @pytest.fixture(scope="module")
 def signed_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeThread]:
-    """A node that believes an issuer."""
+    """A node that trusts an issuer."""
     folder = tmp_path_factory.mktemp("signed")
     node = NodeThread(folder, identity=identity(folder))
     yield node
@@ -204,7 +204,7 @@ def test_resource_name_follows_address_or_config(start_node: Any, tmp_path: Path
 
 
 class CallerConnections:
-    """A caller with everything that can be open: a session's stream, a subscription, a call."""
+    """A caller with a session stream, a subscription, a legacy stream and a call."""
 
     def __init__(self, node: NodeThread, token: str) -> None:
         self.node = node
@@ -232,7 +232,7 @@ class CallerConnections:
         node.shop.wait_for(lambda: node.shop._held)
 
     def assert_ended(self) -> None:
-        """All of it is over, and nothing of it begins again."""
+        """Check that all connections ended and none can be opened again."""
         self.stream.stream_end()
         while self.listen.chunk():
             pass

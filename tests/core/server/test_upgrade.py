@@ -36,7 +36,7 @@ OFFER = (
 
 
 async def app(scope: Any, receive: Any, send: Any) -> None:
-    """Everything that is not served elsewhere."""
+    """Answer every other path with 404."""
     await send({"type": "http.response.start", "status": 404, "headers": []})
     await send({"type": "http.response.body", "body": b"not here"})
 
@@ -46,7 +46,7 @@ def serve(exchange: HttpExchange) -> None:
 
 
 class UpgradeHandler:
-    """Takes upgrade requests, as a test wants it."""
+    """A handler of upgrade requests that the test controls."""
 
     def __init__(self, decide: Callable[[WebSocketRequest], object] | None = None) -> None:
         self.requests: list[WebSocketRequest] = []
@@ -74,7 +74,7 @@ class Server:
 
     @property
     def connection_count(self) -> int:
-        """The connections that uvicorn counts."""
+        """Return the number of connections that uvicorn counts."""
         assert self.http._server is not None
         return len(self.http._server.server_state.connections)
 

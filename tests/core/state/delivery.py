@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class Told(Generic[T]):
-    """Gathers what a store said became of what it was given."""
+    """A recorder of the results that a store delivers."""
 
     def __init__(self) -> None:
         self.became: list[T] = []

@@ -45,7 +45,7 @@ UUID = "7d1f0f0e-0000-4000-8000-000000000001"
 
 
 class MemoryTransport(SingleChannel):
-    """A link whose other end is a callable. `down` and `up` are what passed on it."""
+    """A transport in memory. `down` and `up` are the messages of both directions."""
 
     receiver: TransportReceiver
 
@@ -74,7 +74,7 @@ class MemoryTransport(SingleChannel):
         self._later(lambda: self.far(payload))
 
     def respond(self, payload: bytes) -> None:
-        """From the far end."""
+        """Deliver a message from the other side."""
         self.up.append(payload)
         self._later(lambda: self.receiver.deliver(payload, None))
 
@@ -82,14 +82,14 @@ class MemoryTransport(SingleChannel):
         self.post(payload, b"")
 
     def remove_request(self, request: TransportRequest) -> None:
-        """It just comes, and nobody wants it."""
+        """Ignore the request: its response is dropped later."""
 
     async def close(self) -> None:
-        """There is nothing to end."""
+        """Do nothing: there is no connection."""
 
 
 class ChainUpstream:
-    """An upstream at the end of a wire, as the pipeline sees it."""
+    """An upstream behind a transport in memory, as the pipeline uses it."""
 
     timeout: float | None = None
     capabilities: Mapping[str, Any] = {}
@@ -180,7 +180,7 @@ class ChainNode:
 
     @property
     def sent(self) -> list[dict[str, Any]]:
-        """The calls that went down."""
+        """Return the calls that were sent to the child."""
         return [message for message in self.wire.down if message["method"] == "tools/call"]
 
     @property
@@ -193,7 +193,7 @@ class ChainNode:
 
 
 class NodeChain:
-    """A root, aggregators, and a leaf that does what a test tells it."""
+    """A root, aggregators, and a leaf that the test controls."""
 
     def __init__(
         self,
@@ -205,7 +205,7 @@ class NodeChain:
         leaf_era: Era = Era.SESSION,
         transit: float = 0.0,
     ) -> None:
-        """`segments`: of everybody below the root, the leaf's last."""
+        """Build the chain. `segments`: of all nodes below the root, the leaf is the last."""
         self.clock = ManualClock()
         self.nodes: list[ChainNode] = []
         names = [root_segment, *segments]
@@ -280,7 +280,7 @@ class NodeChain:
         return call
 
     def respond(self, result: bytes = b'{"content":[]}', number: int = -1) -> None:
-        """The leaf answers a call."""
+        """Answer a call as the leaf."""
         id = self.nodes[-1].sent[number]["id"]
         self.nodes[-1].wire.respond(b'{"jsonrpc":"2.0","id":%d,"result":%b}' % (id, result))
 
@@ -291,14 +291,14 @@ class NodeChain:
         )
 
     def send_notification(self, method: str, **params: Any) -> None:
-        """The leaf says something of its own accord."""
+        """Send a notification as the leaf."""
         self.nodes[-1].wire.respond(
             json.dumps({"jsonrpc": "2.0", "method": method, "params": params}).encode()
         )
 
 
 def run_on_loop(body: Body) -> Body:
-    """Peers want a loop; all time here is the clock's."""
+    """Run a test on an event loop, with a manual clock."""
 
     @wraps(body)
     def test(*given: Any, **named: Any) -> None:

@@ -52,7 +52,7 @@ def make_call(
     capabilities: bytes = b"{}",
     arguments: Any = None,
 ) -> Call:
-    """Of a session client, or of a stateless one."""
+    """Return a call of a session client, or of a stateless client."""
     client = Client(Era.STATELESS, "2026-07-28", "", capabilities)
     if session is not None:
         client, caller = session.client, Caller(session.owner)
@@ -71,14 +71,14 @@ def make_call(
 
 
 def session_of_calls(server: Streamable, tool: str = "echo") -> list[str]:
-    """On which sessions a tool was called."""
+    """Return the sessions on which a tool was called."""
     return [
         request.headers["mcp-session-id"] for request in server.requests if request.tool == tool
     ]
 
 
 def opened_capabilities(server: Streamable) -> list[Any]:
-    """What each session was promised."""
+    """Return the client capabilities of each opened session."""
     return [
         request.message["params"]["capabilities"]
         for request in server.requests

@@ -18,7 +18,7 @@ LOOPS = pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
 
 
 def count_listeners(server: Streamable) -> int:
-    """How many ways there are to tell the node of a change."""
+    """Return how many open streams and subscriptions announce changes."""
     return len(server.toolbox.listeners) + len(server.streams)
 
 

@@ -22,7 +22,7 @@ from interlock.protocol.mcp import Era
 
 
 class Transport(SingleChannel):
-    """Takes requests, or refuses them at once."""
+    """A transport that accepts requests, or rejects them immediately."""
 
     def __init__(self) -> None:
         self.receiver: TransportReceiver = EarlyReceiver()

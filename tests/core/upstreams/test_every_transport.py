@@ -36,13 +36,13 @@ KINDS = (
 
 
 class ServerControl:
-    """The far side, as a test steers it."""
+    """The server side of a connection, as a test controls it."""
 
     def __init__(self, one: SupervisorHarness) -> None:
         self.one = one
 
     async def wait_for_pending(self, count: int) -> None:
-        """The server has got the calls that it is to hold."""
+        """Wait until the server has received the pending calls."""
         # A process reads in order: what it answers now it got later.
         await self.one.text("echo", text="in order")
 
@@ -57,7 +57,7 @@ class ServerControl:
 
 
 class HttpServerControl(ServerControl):
-    """The same for a server on a socket of this loop."""
+    """The server side of a connection to a server on this loop."""
 
     def __init__(
         self, one: SupervisorHarness, server: HttpServer, toolbox: Toolbox, era: Era
@@ -111,7 +111,7 @@ Body = Callable[[SupervisorHarness, ServerControl], Awaitable[None]]
 
 @pytest.fixture(params=[*(f"{kind}/uvloop" for kind in KINDS), *(f"{k}/asyncio" for k in KINDS)])
 def run_over_transport(request: pytest.FixtureRequest) -> Callable[[Body], None]:
-    """Runs a body over one kind of link, on one kind of loop."""
+    """Run a test body over one transport, on one kind of loop."""
     kind, _, loop = request.param.partition("/")
 
     def go(body: Body) -> None:

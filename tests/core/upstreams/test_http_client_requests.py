@@ -40,7 +40,7 @@ def content(id: Any, text: str) -> Message:
 
 
 class RootsRequester:
-    """A habit: every `hold` asks for the roots, and is answered with what came back."""
+    """An override: every `hold` requests the roots and returns them."""
 
     def __init__(self, server: Streamable | Legacy) -> None:
         self.server = server
@@ -83,7 +83,7 @@ class RootsRequester:
 
 
 async def next_client_request(sent: StartedCall) -> ClientRequest:
-    """The question of a call, once it is there."""
+    """Return the next client request of a call."""
     return await with_timeout(sent.questions.get())
 
 

@@ -28,7 +28,7 @@ PIECE = 16 * 1024
 
 
 class RecordingTicket:
-    """A request's answer, as the link would take it."""
+    """A request that stores its response."""
 
     def __init__(self) -> None:
         self.connection: HttpConnection | None = None
@@ -53,7 +53,7 @@ class RecordingTicket:
 
 @asynccontextmanager
 async def open_pool(begins: bytes, goes_on: bytes, pieces: int | None = None) -> AsyncIterator[Any]:
-    """A pool that asks a server which begins so, and goes on for ever or for some pieces."""
+    """Open a pool to a server that sends a start, and then pieces without end."""
     written = [0]
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -136,13 +136,13 @@ async def test_reads_stream_of_many_small_chunks() -> None:
 
 
 def connections() -> list[HttpConnection]:
-    """All that are not freed."""
+    """Return all connections that are not freed."""
     return [item for item in gc.get_objects() if type(item) is HttpConnection]
 
 
 @pytest.fixture
 def without_collector() -> Iterator[None]:
-    """What is freed is freed by its last reference."""
+    """Disable the garbage collector."""
     gc.collect()
     gc.disable()
     yield

@@ -43,7 +43,7 @@ def with_server(
 
 
 def answer_with(shape: Shape) -> Any:
-    """A habit: `echo` is answered in this shape, everything else as usual."""
+    """Return an override that answers `echo` in this shape."""
 
     async def override(request: Request, response: ResponseWriter) -> bool:
         if request.tool != "echo":

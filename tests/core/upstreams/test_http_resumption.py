@@ -34,7 +34,7 @@ LOOPS = pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
 
 
 class LeavingServer(Streamable):
-    """Ends the stream of every `hold` on purpose; `resumed` decides what a GET for it brings."""
+    """A server that ends the stream of every `hold`; `resumed` answers the next GET."""
 
     def __init__(
         self, generations: str = "session", *, primer: str = "id: e1\nretry: 60\ndata: \n\n"

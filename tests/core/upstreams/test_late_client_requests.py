@@ -34,7 +34,7 @@ OPERATOR, AUDITOR = Caller("operator"), Caller("auditor")
 
 
 class RecordingTransport(SingleChannel):
-    """A link that keeps what it is given."""
+    """A transport that stores messages."""
 
     receiver: TransportReceiver
 
@@ -54,21 +54,21 @@ class RecordingTransport(SingleChannel):
         self.post(payload, b"")
 
     def remove_request(self, request: TransportRequest) -> None:
-        """One channel carries on."""
+        """Do nothing: the channel stays open."""
 
     async def close(self) -> None:
-        """Nothing to end."""
+        """Do nothing: there is no connection."""
 
 
 class RecordingHandler:
-    """The way back: what reached which caller."""
+    """A handler that stores which caller received what."""
 
     def __init__(self) -> None:
         self.requested_callers: list[str] = []
         self.notified_callers: list[str] = []
 
     def on_result(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
-        """The answers are not what is looked at here."""
+        """Ignore the result."""
 
     def on_notification(self, call: Call, method: str, params: bytes | Raw) -> None:
         assert call.caller is not None

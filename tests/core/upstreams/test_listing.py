@@ -56,7 +56,7 @@ async def open_peer(
 
 
 async def list_requested(peer: UpstreamClient) -> list[str]:
-    """Which lists the server was asked for."""
+    """Return the lists that the server was asked for."""
     outcome = await peer.request("test/asked")
     settings: list[str] = json.loads(bytes(outcome.result))["asked"]
     return sorted(method for method in settings if method.endswith("/list"))

@@ -105,7 +105,7 @@ def test_leaf_names_request_of_notification() -> None:
 
 
 class RecordingSession:
-    """A session that notes what it is told."""
+    """A session that stores notifications."""
 
     client, owner, is_alive = SESSION, "operator", True
     log_level: str | None = None

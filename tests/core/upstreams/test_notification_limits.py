@@ -15,7 +15,7 @@ from tests.support.clock import ManualClock
 
 
 class LimiterHarness:
-    """A pace, and when what went."""
+    """A limiter, and the times of delivered notifications."""
 
     def __init__(
         self, per_second: int = 100, max_waiting: int = 1000, clock: ManualClock | None = None

@@ -38,7 +38,7 @@ LOOPS = pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
 
 
 class StreamHarness:
-    """A hearing that is being kept, and everything that it led to."""
+    """A running notification stream, and its events."""
 
     def __init__(self, peer: UpstreamClient, uris: tuple[str, ...]) -> None:
         self.peer = peer
@@ -105,7 +105,7 @@ def get_requests(server: Streamable) -> list[Request]:
 
 
 def requested_notifications(server: Streamable) -> list[dict[str, Any]]:
-    """What each `subscriptions/listen` asked for."""
+    """Return what each `subscriptions/listen` requested."""
     return [
         request.message["params"]["notifications"]
         for request in server.requests
@@ -339,13 +339,13 @@ async def test_requests_announced_stateless_notifications(
 
 
 def watched_uris(server: Streamable) -> list[list[str]]:
-    """What each subscription that is open brings."""
+    """Return the URIs of each open subscription."""
     toolbox = server.toolbox
     return [toolbox.filters[id].get("resourceSubscriptions", []) for id in toolbox.listeners]
 
 
 class ForgetfulServer(Streamable):
-    """A stateless server that forgets a listener with its connection."""
+    """A stateless server that removes a listener when its connection ends."""
 
     def __init__(self) -> None:
         super().__init__("stateless")

@@ -33,7 +33,7 @@ ROOTS = b'{"roots":[]}'
 
 
 class ScriptedServer:
-    """A server that holds calls, asks when the test says so, and keeps what it is answered."""
+    """A server that keeps calls pending, sends client requests, and stores responses."""
 
     def __init__(self, server: Streamable, one: SupervisorHarness) -> None:
         self.server = server
@@ -58,7 +58,7 @@ class ScriptedServer:
     def send_request(
         self, id: Any, method: str = "roots/list", on: str = "", **params: Any
     ) -> None:
-        """On the stream of a held call, or on the session's own."""
+        """Send a client request on the stream of a pending call, or of the session."""
         stream = self.held[on][1] if on else self.server.streams[0]
         stream.event({"jsonrpc": "2.0", "id": id, "method": method, "params": params})
 
@@ -104,7 +104,7 @@ class ScriptedServer:
         return sent
 
     async def wait_until_handled(self, on: str = "") -> None:
-        """Wait until everything that was said on a stream so far has been taken in."""
+        """Wait until the node has handled all earlier messages of a stream."""
         self.send_request("fence", "ping", on=on)
         await self.wait_for_response("fence")
         self.answers = [response for response in self.answers if response["id"] != "fence"]

@@ -56,7 +56,7 @@ async def test_sets_chosen_log_level_when_session_opens() -> None:
 
 
 def subscribed_sessions(server: Streamable) -> list[str]:
-    """On which sessions a resource was subscribed to."""
+    """Return the sessions on which a resource was subscribed."""
     return [
         request.headers["mcp-session-id"]
         for request in server.requests

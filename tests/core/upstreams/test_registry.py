@@ -30,7 +30,7 @@ URL = "http://127.0.0.1:9/mcp"
 
 
 class AbsentConnector(Connector):
-    """A connector of an own kind, whose upstream never comes."""
+    """A connector whose upstream never connects."""
 
     async def _connect(
         self, server: ServerConfig, client_capabilities: bytes, session_first: bool
@@ -40,7 +40,7 @@ class AbsentConnector(Connector):
 
 
 class Extension(UpstreamExtension):
-    """Connects to the servers of one transport, and notes what it hears."""
+    """An extension that connects to servers of one transport and stores its events."""
 
     def __init__(self, name: str, received: list[tuple[str, ...]], transport: str = "") -> None:
         self.name = name

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("no_leaks")
 
 
 def search(one: SupervisorHarness) -> asyncio.Future[int] | None:
-    """How many lists had been read when the search ended. None: there was none."""
+    """Return the number of lists at the end of the search, or None without a search."""
     over: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     searches = one.supervisor.read_tools(lambda: over.set_result(one.supervisor.lists))
     return over if searches else None

@@ -27,7 +27,7 @@ JWT_BEARER = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 
 
 class ReceivedRequest:
-    """A request that came in."""
+    """A request that the authority received."""
 
     def __init__(self, method: str, target: str, headers: dict[str, str], body: bytes) -> None:
         self.method = method
@@ -45,7 +45,7 @@ class ReceivedRequest:
 
 
 class Reply:
-    """What goes back."""
+    """A response of the authority."""
 
     def __init__(self, status: int, body: Any = None, **headers: str) -> None:
         self.status = status
@@ -54,7 +54,7 @@ class Reply:
 
 
 class Client:
-    """Somebody who is known here."""
+    """A registered client."""
 
     def __init__(self, redirect_uris: list[str], method: str, secret: str = "") -> None:
         self.redirect_uris = redirect_uris
@@ -64,7 +64,7 @@ class Client:
 
 
 class Token:
-    """An access token, and what it is good for."""
+    """An access token with its scope and resource."""
 
     def __init__(self, client_id: str, scope: str, resource: str) -> None:
         self.client_id = client_id
@@ -77,7 +77,7 @@ Override = Callable[[ReceivedRequest], Reply | None]
 
 
 class Authority:
-    """Listens on 127.0.0.1. Every knob may be turned while it runs."""
+    """An authorization server on 127.0.0.1. Its attributes may change while it runs."""
 
     def __init__(self, path: str = "", *, oidc: str = "") -> None:
         """`path`: the issuer's; `oidc`: serve OpenID metadata there (`inserted`, `appended`)."""
@@ -141,14 +141,14 @@ class Authority:
         return f"http://127.0.0.1:{self.port}{self.path}"
 
     def to(self, path: str) -> list[ReceivedRequest]:
-        """The requests to one of the endpoints."""
+        """Return the requests to one endpoint."""
         return [request for request in self.asked if request.path == f"{self.path}{path}"]
 
     def token_requests(self, grant_type: str) -> list[ReceivedRequest]:
         return [item for item in self.to("/token") if item.form.get("grant_type") == grant_type]
 
     def secrets(self) -> set[str]:
-        """Everything that must not show up anywhere."""
+        """Return all secrets, which must not appear anywhere."""
         known = {*self.tokens, *self.refresh, *self.spent, *self._codes}
         known |= {client.secret for client in self.clients.values()}
         known |= {
@@ -157,7 +157,7 @@ class Authority:
         return known - {""}
 
     def expire(self) -> None:
-        """Every access token is over."""
+        """Expire every access token."""
         for token in self.tokens.values():
             token.is_valid = False
 
@@ -354,7 +354,7 @@ class Authority:
 
 
 class ProtectedServer(Streamable):
-    """An MCP server that lets in only who has a token of its authority."""
+    """An MCP server that requires a token of its authority."""
 
     def __init__(self, authority: Authority, generations: str = "both", **more: Any) -> None:
         super().__init__(generations, **more)
@@ -417,7 +417,7 @@ class ProtectedServer(Streamable):
 
 
 class AutomaticBrowser:
-    """A browser that follows redirects by itself, and notes where it was."""
+    """A browser that follows redirects and stores the visited pages."""
 
     def __init__(self, redirect_uri: str = "http://localhost:3000/callback") -> None:
         self.redirect_uri = redirect_uri
@@ -435,5 +435,5 @@ class AutomaticBrowser:
         raise SignInProblem("the page redirects in a circle.")
 
     def parameters(self, number: int = -1) -> dict[str, str]:
-        """What the page was asked for."""
+        """Return the parameters of a visited page."""
         return dict(parse_qsl(urlsplit(self.pages[number]).query))

@@ -26,7 +26,7 @@ CLIENT_DOCUMENT = "https://conformance-test.local/client-metadata.json"
 
 
 def settings(scenario: str, context: dict[str, Any]) -> OAuthConfig:
-    """How to sign in, in a scenario."""
+    """Return the sign-in settings of a scenario."""
     key = context.get("private_key_pem")
     by_itself = "client-credentials" in scenario
     return OAuthConfig(
@@ -40,7 +40,7 @@ def settings(scenario: str, context: dict[str, Any]) -> OAuthConfig:
 
 
 async def serve(port: int, url: str, folder: Path) -> None:
-    """A node on this port in front of `url`, until SIGTERM."""
+    """Run a node on this port in front of `url`, until SIGTERM."""
     scenario = os.environ.get("MCP_CONFORMANCE_SCENARIO", "")
     context = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT") or "{}")
     server = ServerConfig(url=url, expose="transparent", oauth=settings(scenario, context))

@@ -27,7 +27,7 @@ AGAIN = "up requires a sign-in again. Run `interlock login up`"
 
 
 class SignInHarness:
-    """One authority, one server, one human."""
+    """One authority, one server and one browser."""
 
     def __init__(self, folder: Path, authority: Authority, server: ProtectedServer) -> None:
         self.authority = authority
@@ -39,14 +39,14 @@ class SignInHarness:
     async def sign_in(
         self, previous: Grant | None = None, more: str = "", **settings: Any
     ) -> Grant:
-        """As `interlock login` does."""
+        """Sign in like `interlock login`."""
         config = ServerConfig(url=self.server.url(), oauth=OAuthConfig(**settings))
         challenge = await request_challenge(config, fetch)
         occasion = SignInRequest(self.server.url(), config.oauth, challenge, previous, more)
         return await sign_in(occasion, self.browser, self.wallet, fetch, now=NOW)
 
     async def refused(self, **settings: Any) -> str:
-        """Why it did not work out. Nobody was sent to a page unless the test says so."""
+        """Return why the sign-in failed."""
         with pytest.raises(SignInProblem) as caught:
             await self.sign_in(**settings)
         assert not self.authority.tokens
@@ -91,7 +91,7 @@ class ManualSleeps:
         await nap
 
     async def wait_for_sleep(self) -> None:
-        """Wait until somebody sleeps."""
+        """Wait until a sleep begins."""
         if not any(not item.done() for item in self._sleeping):
             fell: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._fell.append(fell)
@@ -122,7 +122,7 @@ class OAuthHarness:
         return ServerConfig(url=self.server.url(), oauth=OAuthConfig(**oauth))
 
     async def log_in(self, **oauth: Any) -> Grant:
-        """As `interlock login` does."""
+        """Sign in like `interlock login`."""
         config = self.config(**oauth)
         result = await self.wallet.grant()
         previous = None if result is None else result.grant
@@ -143,7 +143,7 @@ class OAuthHarness:
     async def node(
         self, *, browser: AutomaticBrowser | None = None, transport: str = "auto", **oauth: Any
     ) -> AsyncIterator[SupervisorHarness]:
-        """An upstream as a node keeps it."""
+        """Run an upstream as a node does."""
         bearers = BearerRegistry(
             self.store, browser=browser, now=lambda: self.now, sleep=self.sleeps
         )

@@ -211,7 +211,7 @@ async def test_limits_repeated_sign_in(tmp_path: Path) -> None:
 
 
 class ProtectedLegacyServer(Legacy):
-    """An HTTP+SSE server that lets in only who has a token of its authority."""
+    """An HTTP+SSE server that requires a token of its authority."""
 
     def __init__(self, authority: Authority) -> None:
         super().__init__()

@@ -17,7 +17,7 @@ from tests.support.timeouts import HANG_TIMEOUT
 
 
 class Request:
-    """What a client sent."""
+    """A received request."""
 
     def __init__(self, method: str, path: str, headers: dict[str, str], body: bytes) -> None:
         self.method = method
@@ -39,7 +39,7 @@ class Request:
 
 
 class ResponseWriter:
-    """The way back: whole, in pieces, or not at all."""
+    """A writer of one response: complete, in pieces, or none."""
 
     def __init__(self, writer: asyncio.StreamWriter) -> None:
         self._writer = writer
@@ -59,7 +59,7 @@ class ResponseWriter:
         self.finish(keep=False)
 
     def respond(self, body: bytes, status: str = "200 OK", **headers: str) -> None:
-        """An answer with a length."""
+        """Write a response with a length."""
         fields = {"content-type": "application/json", **headers}
         lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in fields.items())
         head = f"HTTP/1.1 {status}\r\n{lines}content-length: {len(body)}\r\n\r\n"
@@ -96,7 +96,7 @@ class ResponseWriter:
 
 
 class HttpServer:
-    """Listens on 127.0.0.1."""
+    """An HTTP server on 127.0.0.1."""
 
     def __init__(self) -> None:
         self.requests: list[Request] = []
@@ -127,7 +127,7 @@ class HttpServer:
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
-        """As if it were killed: no more listening, every connection cut."""
+        """Stop like a killed process: stop listening and cut every connection."""
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -224,7 +224,7 @@ Override = Callable[[Request, ResponseWriter], Awaitable[bool]]
 
 
 class Streamable(HttpServer):
-    """A streamable HTTP server. `habit` sees every request first; true: it has dealt with it."""
+    """A streamable HTTP server. `override` sees every request first and may answer it."""
 
     def __init__(
         self,
@@ -268,7 +268,7 @@ class Streamable(HttpServer):
             self.sessions.clear()
 
     def announce(self) -> None:
-        """Say on every session stream that the list is another."""
+        """Announce a changed list on every session stream."""
         for stream in self.streams:
             stream.event(list_changed())
 

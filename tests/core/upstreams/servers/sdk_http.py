@@ -39,7 +39,7 @@ gates: dict[str, anyio.Event] = {}
 
 @server.tool()
 async def leave_and_answer(times: int, gate: str, ctx: Context) -> str:
-    """Ends the stream of its own call whenever it may, and answers on the one that follows."""
+    """End the stream of this call repeatedly, and answer on the next stream."""
     for step in range(1, times + 1):
         gates[gate] = anyio.Event()
         await ctx.report_progress(step, times)

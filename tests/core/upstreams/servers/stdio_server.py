@@ -65,7 +65,7 @@ def sleep_for_ever() -> None:
 
 
 class StdioServer(Toolbox):
-    """A toolbox with tools that only a process can have."""
+    """A toolbox with tools that need a process."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         super().__init__(options.eras, revision=options.revision, announces=options.announces)
@@ -178,7 +178,7 @@ class StdioServer(Toolbox):
             reply(self._text(asker, json.dumps(self.replies)))
 
     def adopt(self, *, own_session: bool) -> None:
-        """Start a process that holds on to our pipes and does not end by itself."""
+        """Start a child process that keeps the pipes open and ignores SIGTERM."""
         program = "import signal,time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
         program += "while True: time.sleep(3600)"
         child = subprocess.Popen(

@@ -26,11 +26,11 @@ def tool(name: str, **more: Any) -> Message:
 
 
 class ToolboxExit(Exception):
-    """The `die` tool was called: whoever runs this toolbox is to end without a word."""
+    """Raised by the `die` tool: the process must end without a response."""
 
 
 class Toolbox:
-    """Serves one upstream, however many channels it is reached on."""
+    """A server of one upstream, on any number of channels."""
 
     def __init__(
         self, generations: str = "both", *, revision: str = SESSION, announces: bool = False
@@ -111,23 +111,23 @@ class Toolbox:
         send(self._result(message, {}))
 
     def update(self, uri: str) -> None:
-        """Tell every listener who asked that a resource is another."""
+        """Notify the listeners of a changed resource."""
         for id, send in list(self.listeners.items()):
             if uri in self.filters[id].get("resourceSubscriptions", ()):
                 params = {"uri": uri, "_meta": {SUBSCRIPTION: id}}
                 send(notification("notifications/resources/updated", params))
 
     def change(self, *names: str) -> None:
-        """Offer other tools, without a word."""
+        """Change the tools without a notification."""
         self.tools = [tool(name) for name in names]
 
     def announce(self) -> None:
-        """Tell every listener that the list is another."""
+        """Notify every listener of a changed list."""
         for id, send in list(self.listeners.items()):
             send(list_changed({"_meta": {SUBSCRIPTION: id}}))
 
     def end_listening(self) -> None:
-        """End every subscription properly."""
+        """End every subscription with a result."""
         for id, send in list(self.listeners.items()):
             send(result(id, {"resultType": "complete", "_meta": {SUBSCRIPTION: id}}))
         self.listeners.clear()
