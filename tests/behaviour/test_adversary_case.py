@@ -1,4 +1,4 @@
-"""A vault that does not tell upper from lower case, and takes the last. It stays shut."""
+"""A vault that ignores letter case and takes the last duplicate member needs approval as well."""
 
 from __future__ import annotations
 

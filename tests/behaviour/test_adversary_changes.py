@@ -1,4 +1,4 @@
-"""Nothing changes behind the back of the human who decides: not the arguments, not the tool."""
+"""An approved call cannot be changed: neither its arguments nor its tool."""
 
 from __future__ import annotations
 

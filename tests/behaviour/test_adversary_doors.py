@@ -1,4 +1,4 @@
-"""A model at the other doors of the node: approvals over HTTP, the tree, the program's own pipe."""
+"""A malicious model at other endpoints: approvals over HTTP, the tree, and stdio."""
 
 from __future__ import annotations
 

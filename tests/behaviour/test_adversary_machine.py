@@ -1,4 +1,4 @@
-"""Any order of everything that a model can say, with an operator who now and then lets one through.
+"""Random sequences of messages, with an operator who sometimes approves a call.
 
 Whatever is said, and in whatever order: the vault was opened exactly once for each decision of the
 operator, with the very arguments that the operator saw.

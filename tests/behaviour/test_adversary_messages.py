@@ -1,4 +1,4 @@
-"""A model says to the node whatever its client lets it say. The vault stays shut."""
+"""Arbitrary messages of a malicious model do not bypass approval."""
 
 from __future__ import annotations
 

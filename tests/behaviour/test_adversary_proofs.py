@@ -1,4 +1,4 @@
-"""A model confirms its own calls with everything that it was ever given, and all it can make."""
+"""A malicious model confirms its own calls with forged and reused proofs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many servers as one: names, URIs that several of them have, capabilities, who is subscribed."""
+"""Many servers behind one node: names, shared URIs, capabilities and subscriptions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A client that can open a page for its user: the official SDK on both wires, a human at the page.
+"""Clients that can open a page for their user, in both protocol generations, and an operator at the
+page.
 
 The human here reads what the page shows and sends a signed answer to its address, as the page's own
 script does.

@@ -1,5 +1,5 @@
-"""A prompt-injected model in an execution: with every answer that it ever got it tries to verify,
-confirm and unblock by itself, and to act without a report, by every door and in every view."""
+"""A malicious model in an execution tries to verify, confirm and unblock itself, and to act without
+a report, over every protocol and view."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every operation of a real node's own, as introspection tells of it: one language, not six."""
+"""Own operations of a real node in introspection: consistent names and parameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The safety loop at a running node: what it says of itself, and where its operations are."""
+"""The safety loop of a running node: introspection and endpoints."""
 
 from __future__ import annotations
 

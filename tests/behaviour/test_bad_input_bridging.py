@@ -1,4 +1,4 @@
-"""What is wrong, forged, stale or somebody else's is refused in every cell, and does no harm."""
+"""Invalid, forged, expired and foreign input is rejected between all protocol generations."""
 
 from __future__ import annotations
 

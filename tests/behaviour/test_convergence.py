@@ -1,4 +1,4 @@
-"""Four levels of real nodes, and one of them killed: how soon the root's list is right."""
+"""Four levels of real nodes, one of them killed: how soon the list at the root is correct."""
 
 from __future__ import annotations
 

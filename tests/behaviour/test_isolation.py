@@ -1,4 +1,4 @@
-"""Nothing of one caller, or of one client, is ever visible to another."""
+"""Data of one caller or client is never visible to another."""
 
 from __future__ import annotations
 

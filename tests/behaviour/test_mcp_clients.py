@@ -1,4 +1,4 @@
-"""The official SDK's client, in both eras, with a node between it and servers of both eras."""
+"""The official SDK's client in both protocol generations, with a node before servers of both."""
 
 from __future__ import annotations
 

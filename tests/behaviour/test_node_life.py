@@ -1,4 +1,4 @@
-"""A node while its config changes: only what changed is touched, and nothing stale is shown."""
+"""Reload of a live node: only changed servers are touched, and no outdated state is shown."""
 
 from __future__ import annotations
 

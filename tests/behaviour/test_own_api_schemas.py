@@ -1,5 +1,4 @@
-"""The node's own API and its schemas: what a live node answers is what `schemas/` says, and the
-generated client can ask for it."""
+"""Responses of a live node match `schemas/`, and the generated client works."""
 
 from __future__ import annotations
 

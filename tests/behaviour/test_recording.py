@@ -1,4 +1,4 @@
-"""A node and its journal: what changes something is on record first, or does not leave."""
+"""A live node and its journal: mutating calls are journaled first or not sent."""
 
 from __future__ import annotations
 

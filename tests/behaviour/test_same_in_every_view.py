@@ -1,4 +1,4 @@
-"""The same call by the same caller has the same outcome, whichever way it reaches the node."""
+"""One call of one caller has the same outcome over every route."""
 
 from __future__ import annotations
 

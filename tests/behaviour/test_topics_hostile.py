@@ -1,4 +1,4 @@
-"""Bad input to the topics of a real node: whatever one participant sends, the others go on."""
+"""Invalid input to the topics of a real node does not affect other participants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A token that is good in topics and nowhere else: who may only propose has no other way in."""
+"""A token for topics only: its caller can propose and nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The node in a topic: real processes, real sockets, a real tool, and a human who decides."""
+"""The node in a topic: real processes, sockets and tools, and an operator who decides."""
 
 from __future__ import annotations
 

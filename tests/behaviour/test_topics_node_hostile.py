@@ -1,4 +1,4 @@
-"""Lies and used ids to the node in a topic: over real sockets, to a real program with a real tool.
+"""Contradicting kinds and reused ids, sent to the node in a topic over real sockets.
 
 The gateway passes on what a kind may be, whatever is in it: it is the node that has to look.
 """

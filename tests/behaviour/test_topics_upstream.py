@@ -1,5 +1,4 @@
-"""A participant that is not ours, as an upstream: it sits in a topic of a real node, answers by
-hand, and is called by the official SDK through the node's MCP door."""
+"""A foreign participant as an upstream, called by the official SDK through the node."""
 
 from __future__ import annotations
 

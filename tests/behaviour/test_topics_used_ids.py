@@ -1,4 +1,4 @@
-"""Ids that were used before, said over real sockets to participants of the library.
+"""Reused ids, sent over real sockets to participants of the library.
 
 The gateway remembers no ids: who receives a message has to. The node is another such receiver; what
 it does with them is in `test_topics_node_hostile`.

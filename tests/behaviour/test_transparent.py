@@ -1,4 +1,4 @@
-"""A single upstream shown as itself: a client cannot tell whether it is connected directly."""
+"""A single transparent upstream: a client sees the same as with a direct connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server without annotations behind a real node: what is irreversible waits in every view."""
+"""A server without annotations behind a real node: irreversible calls are pending in every view."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The app knows every command, and reads no more of the program than the one it was asked for."""
+"""The app knows every command and imports only the requested one."""
 
 from __future__ import annotations
 

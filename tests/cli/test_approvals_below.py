@@ -1,4 +1,4 @@
-"""What a node below holds, on the command line of the node above it."""
+"""Pending calls of child nodes on the command line of the parent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Words from a shell as a tool's arguments."""
+"""Arguments of a shell, converted to arguments of a tool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Budgets of the config, in a real node: heeded, and changed while it runs."""
+"""Budgets of the config in a real node: enforced, and reloaded."""
 
 from __future__ import annotations
 

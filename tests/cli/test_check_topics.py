@@ -1,4 +1,4 @@
-"""`interlock check` and topics: who is named there, and is nobody."""
+"""`interlock check` and topics: unknown callers and participants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`interlock check` and trust: what a node would refuse is found before it starts."""
+"""`interlock check` and trust: problems are found before a node starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`interlock claims`: who owns a segment, and giving it up."""
+"""`interlock claims`: list and remove the owners of segments."""
 
 from __future__ import annotations
 

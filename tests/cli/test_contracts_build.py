@@ -1,4 +1,4 @@
-"""`interlock contracts build`: generated, checked, published, and told to people and programs."""
+"""`interlock contracts build`: generate, check, publish and report."""
 
 from __future__ import annotations
 

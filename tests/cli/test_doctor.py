@@ -1,4 +1,4 @@
-"""`interlock doctor`: finds what is wrong, and says how to mend it."""
+"""`interlock doctor`: find problems and suggest fixes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`interlock drivers check`: every problem with its place, warnings, and servers that differ."""
+"""`interlock drivers check`: problems with their place, warnings, and differences from live
+servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drafts of contracts: ids, schemas and effects, from whatever a server lists."""
+"""Drafts of contracts: ids, schemas and effects from the tools of a server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`interlock drivers new`: from a server that runs to files that are right."""
+"""`interlock drivers new`: valid files from a running server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`drivers check` and `check`: what a node would refuse of drivers is found before it starts."""
+"""`drivers check` and `check` report what a node would reject."""
 
 from __future__ import annotations
 

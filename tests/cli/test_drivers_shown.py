@@ -1,5 +1,4 @@
-"""What a person sees of drivers without asking for them: in `status`, in what `up` says, and on its
-screen. And that a node is found where it is."""
+"""Drivers in `status`, in the log and on the screen of `up`, and finding their node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`interlock drivers test`: examples of contracts against real servers, and what differs."""
+"""`interlock drivers test`: run the examples of contracts on real servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a first list waits: for most of the tools, not for the last of them."""
+"""The wait for a first list: for most of the tools, not for the last server."""
 
 from __future__ import annotations
 

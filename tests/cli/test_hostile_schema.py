@@ -1,4 +1,4 @@
-"""A server whose schema would take hours to validate by holds up nobody but its own callers."""
+"""A schema that is expensive to validate blocks only its own callers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`interlock join`: a server that knows nothing of it, in the tree of a node."""
+"""`interlock join`: an unmodified server in the tree of a node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`interlock login` and `logout`, as a person uses them, beside a node that runs."""
+"""`interlock login` and `logout` beside a running node."""
 
 from __future__ import annotations
 

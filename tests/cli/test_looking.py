@@ -1,4 +1,4 @@
-"""`status`, `journal`, `version`, `--help` and completion: looking without touching."""
+"""`status`, `journal`, `version`, `--help` and shell completion."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`interlock keys node`: the node's own keys, shown and changed by hand."""
+"""`interlock keys node`: list and rotate the keys of a node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`interlock operator`: codes on a terminal, for whoever has the key."""
+"""`interlock operator`: verification codes for operators with a key."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Who becomes an operator of a live node, and who does not: a program with a shell of the same user
-is no operator, and what it writes into the node's file makes it none."""
+"""Enrolment of operators at a live node: a program of the same user cannot enrol itself by writing
+to the file."""
 
 from __future__ import annotations
 

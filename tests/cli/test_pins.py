@@ -1,4 +1,4 @@
-"""`interlock pins`, and a real node whose server says something else from one day to the next."""
+"""`interlock pins`, and a real node whose server changes a tool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a node keeps its files: one folder for each address, and never somebody else's."""
+"""State folders: one for each address, private to its user."""
 
 from __future__ import annotations
 

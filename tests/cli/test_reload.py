@@ -1,4 +1,4 @@
-"""A node follows its config: only what changed is touched, and a bad file changes nothing."""
+"""Reload of a config: only changed servers restart, and an invalid file changes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is shown to a person: rows that fit, lines that do no harm."""
+"""Output for people: aligned rows, and text without control characters."""
 
 from __future__ import annotations
 

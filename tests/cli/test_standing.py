@@ -1,4 +1,4 @@
-"""What `doctor`, `status` and `tools` say of a node's place in a tree."""
+"""The tree in `doctor`, `status` and `tools`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state folder is this user's alone, and one node's that listens."""
+"""The state folder is private to its user and locked by one listening node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`interlock stdio`: a pump to the running node, or a node itself; only protocol on stdout."""
+"""`interlock stdio`: attach to the running node or start one; only protocol messages on stdout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Standard streams that are closed, full, or whose reader has gone: never a traceback."""
+"""Standard streams that are closed or full: never a traceback."""
 
 from __future__ import annotations
 

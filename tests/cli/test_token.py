@@ -1,4 +1,4 @@
-"""`interlock token`: made once, shown once, revoked for good."""
+"""`interlock token`: create, list, revoke and remove tokens."""
 
 from __future__ import annotations
 

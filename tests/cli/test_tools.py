@@ -1,4 +1,4 @@
-"""`interlock tools`: what there is, of which server, and what it costs."""
+"""`interlock tools`: tools, their servers and their costs in tokens."""
 
 from __future__ import annotations
 

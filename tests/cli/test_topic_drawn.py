@@ -1,4 +1,4 @@
-"""What of a topic a terminal can draw, how exactly, and at what cost."""
+"""Drawing of topics on terminals: exact text, widths of characters, and cost."""
 
 from __future__ import annotations
 

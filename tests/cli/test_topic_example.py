@@ -1,5 +1,4 @@
-"""The example of a room: who may only propose gets something done when a human wants it, and not
-otherwise."""
+"""The example of a topic: proposals run only after a person approves them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys of a terminal: named, whole, and never made by a paste."""
+"""Keys of a terminal: named, complete, and never produced by a paste."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The screen and the participant behind it, without a terminal."""
+"""The screen of a topic and its participant, without a terminal."""
 
 from __future__ import annotations
 

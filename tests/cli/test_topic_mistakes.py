@@ -1,4 +1,4 @@
-"""What `interlock topic` says when something is not as it should be, and what a script learns."""
+"""Errors and exit codes of `interlock topic`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The screen of a topic: what keys do, what is drawn, and what foreign text can never do."""
+"""The screen of a topic: keys, layout, and safe display of foreign text."""
 
 from __future__ import annotations
 

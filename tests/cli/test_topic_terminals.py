@@ -1,4 +1,4 @@
-"""`interlock topic` at odd terminals, in pipes that end early, and for those who leave."""
+"""`interlock topic` on unusual terminals and in pipes that end early."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""All the way: an unmodified server, bridged into a topic, is an upstream of the node, and the
-clients of the node call it as any other."""
+"""An unmodified server, bridged into a topic, is an upstream of the node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The proposals that wait, on the screen of a topic: how they are listed, reached and decided."""
+"""Pending proposals on the screen of a topic: list, selection and decisions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which gateway is meant, and with which token one goes there."""
+"""Selection of the gateway and of its token."""
 
 from __future__ import annotations
 

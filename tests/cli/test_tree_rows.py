@@ -1,4 +1,4 @@
-"""The tree as text: its shape, its figures, and what is shown where there is little room."""
+"""The tree as text: shape, rates, and limited space."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`interlock up`: it answers, says how to reach it, and leaves nothing behind."""
+"""`interlock up`: start, commands for clients, and a clean stop."""
 
 from __future__ import annotations
 

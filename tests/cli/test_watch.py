@@ -1,4 +1,4 @@
-"""Noticing a changed file: once for each change, and only when it is written to its end."""
+"""File watching: one report for each change, after the write is complete."""
 
 from __future__ import annotations
 

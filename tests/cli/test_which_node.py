@@ -1,4 +1,4 @@
-"""Finding the running node: by its config, by its address, and in words when it is elsewhere."""
+"""Finding the running node by config or address, and its error messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is signed in with a driver: kept over restarts, refreshed in time, and never guessed."""
+"""Sign-in states of drivers: kept over restarts, and refreshed in time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Entries held against contracts, and servers' tools against both, before anybody calls."""
+"""Entries compared with contracts, and tools of servers with both, before the first call."""
 
 from __future__ import annotations
 

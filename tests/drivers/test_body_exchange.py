@@ -1,4 +1,4 @@
-"""Requests that a driver's own code serves: what comes first counts, and nobody is told twice."""
+"""Requests that a driver's code serves: the first result counts and is reported once."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The process of a driver.py that ended, or that does not read its input: every call ends with a
-clear error, and nobody else waits. The process is not confined here."""
+"""The process of a driver.py that ended or does not read its input: every call ends with a clear
+error. The process is not confined here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schemas of contracts are a stranger's: what would take too long is refused, with the reason."""
+"""Schemas of contracts: schemas that take too long are rejected with a reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a manifest to a driver, and what of it can be used."""
+"""Drivers made from manifests, and contracts that cannot be used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The store of driver states: private, exact, shared by processes, whole after a kill."""
+"""The store of driver states: private, shared by processes, intact after a kill."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Contracts in a live node: listed as one tool, called through a driver's own server, translated on
-the way out and on the way back."""
+"""Contracts in a live node: listed as one tool, called through the driver's server, translated in
+both directions."""
 
 from __future__ import annotations
 

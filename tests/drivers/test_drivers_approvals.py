@@ -1,5 +1,4 @@
-"""What a contract asks for before it is done: a human's yes at the node's one gate, whatever a
-driver says; and what it does to the world, as the rules see it."""
+"""Approvals and effects of contracts in a live node."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""A yes is for the drivers that a human was shown, as they were: others that come meanwhile are not
-asked, and neither are the same ones with other files."""
+"""An approval is bound to the drivers that were shown, and to their files."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Contracts as real clients see them: the official SDK, in both eras, in front of drivers whose
-servers speak either; and what a driver's server asks on the way."""
+"""Contracts as the official SDK sees them in both protocol generations, and client requests of
+driver servers."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""driver.py in a live node: run only where the operator said so, and whatever it does wrong is an
-error of its own call."""
+"""driver.py in a live node: run only if the operator allows it, and its errors affect only its own
+calls."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""driver.py runs in a confined process of its own: what it cannot reach, and what becomes of calls
-when that process hangs, crashes, floods or is no more."""
+"""driver.py in a confined process: what it cannot reach, and its calls when it hangs, crashes,
+floods or ends."""
 
 from __future__ import annotations
 

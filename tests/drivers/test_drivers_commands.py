@@ -1,5 +1,4 @@
-"""Commands and requests that a manifest has the node make: behind the walls of the driver's server,
-written down, and none at all for a driver that is refused."""
+"""Commands and requests of manifests: confined, journaled, and never run for a rejected driver."""
 
 from __future__ import annotations
 

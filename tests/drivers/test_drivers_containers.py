@@ -1,4 +1,4 @@
-"""Servers in containers: the engine's client is the node's own, with the node's own environment."""
+"""Servers in containers: the engine's client runs with the environment of the node."""
 
 from __future__ import annotations
 

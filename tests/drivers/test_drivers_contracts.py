@@ -1,4 +1,4 @@
-"""Contracts of drivers that change so that callers break: told, and held where that is wished."""
+"""Breaking changes of driver contracts: reported, and blocked if configured."""
 
 from __future__ import annotations
 

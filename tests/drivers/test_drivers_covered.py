@@ -1,5 +1,5 @@
-"""Files that a driver's server may not change, replaced while it runs, as editors save: a server
-that lost its cover is ended before it can make use of that, and the next one has it again."""
+"""Covered files that are replaced while a server runs: the server is ended, and the next one is
+covered again."""
 
 from __future__ import annotations
 

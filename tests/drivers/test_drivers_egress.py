@@ -1,5 +1,5 @@
-"""The network of drivers' servers, in a live node: what is listed is reached, everything else is
-not, and where that cannot be enforced nothing is started."""
+"""The network of driver servers in a live node: listed hosts only, and no start without
+enforcement."""
 
 from __future__ import annotations
 

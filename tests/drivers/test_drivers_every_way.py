@@ -1,5 +1,4 @@
-"""A contract asks for a human's yes, and there are many ways to call a tool: whichever is taken,
-nothing reaches the driver's server before somebody said it."""
+"""Approval of a contract's call over every route to a tool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a driver fails: who is asked instead, how often, how long, and what the server is told."""
+"""Failing drivers: fallback, retries, timeouts and cancellation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What drivers had installed: kept for each workspace, and noticed by a node that runs."""
+"""Installations of drivers: kept for each workspace, and noticed by a running node."""
 
 from __future__ import annotations
 

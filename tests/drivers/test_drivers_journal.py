@@ -1,5 +1,4 @@
-"""What the journal gets of a contract's call: three rows, exactly as the specifications have them,
-and nothing of what was said."""
+"""Journal entries of a contract's call: three entries as specified, without arguments."""
 
 from __future__ import annotations
 

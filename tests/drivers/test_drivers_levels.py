@@ -1,4 +1,4 @@
-"""A tool that says it does harm is believed, whatever the contract in front of it says."""
+"""A tool that declares harm: its declaration applies, whatever the contract says."""
 
 from __future__ import annotations
 

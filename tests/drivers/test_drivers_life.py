@@ -1,5 +1,4 @@
-"""The life of drivers' servers in a live node, where several things happen at once: many callers,
-few places, checks of health, files that change meanwhile."""
+"""Concurrency of driver servers in a live node: callers, limits, health checks, changing files."""
 
 from __future__ import annotations
 

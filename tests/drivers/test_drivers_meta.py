@@ -1,4 +1,4 @@
-"""What a call brings in `_meta`: only what the contract describes reaches a driver's code."""
+"""`_meta` of a call: only described context reaches the code of a driver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of contracts beside those of servers: what a server has stays what it is."""
+"""Names of contracts beside tools of servers: the tools of a server keep their names."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Prompts and resources of drivers' servers in a live node: those that are declared, and nothing
-else; as they are, as a block of a skill, or as a kind of reference."""
+"""Prompts and resources of driver servers in a live node: only declared ones are offered."""
 
 from __future__ import annotations
 

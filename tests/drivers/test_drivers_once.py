@@ -1,4 +1,4 @@
-"""What may have been done is not done again: by no retry, and by no other driver."""
+"""A call that may have run is never repeated, by a retry or by another driver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a workspace drivers' servers may not change or see, tried by one that is confined."""
+"""Files of a workspace that driver servers cannot change or read."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Contracts whose schemas refer to themselves: read, held against tools, validated, compared with
-what they were, without a hang and without a wrong answer."""
+"""Contracts with recursive schemas: read, compared and validated without hanging."""
 
 from __future__ import annotations
 

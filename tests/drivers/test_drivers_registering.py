@@ -1,5 +1,4 @@
-"""Whether a driver's server has what the driver promises is found out before anybody calls, and
-again whenever the server lists something else."""
+"""Checks of a driver's server against its manifest, at the start and whenever its tools change."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Files of drivers that change while the node runs: what changed is live, what did not keeps its
-server, and what cannot be used is taken out and says why."""
+"""Driver files that change while the node runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Secrets of drivers: in the environment of the one server that needs them, and nowhere else."""
+"""Secrets of drivers reach only the server that needs them."""
 
 from __future__ import annotations
 

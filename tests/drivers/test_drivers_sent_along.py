@@ -1,5 +1,4 @@
-"""A contract that asks for a context and for a human: the human sees the context, and the driver
-gets the one that was approved."""
+"""Contracts with a context and an approval: the driver receives the approved context."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same contract over stdio, HTTP and the older event stream: callers see no difference."""
+"""One contract over stdio, HTTP and SSE."""
 
 from __future__ import annotations
 

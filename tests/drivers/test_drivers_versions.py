@@ -1,4 +1,4 @@
-"""Several majors of one contract, and of one driver, side by side; and how an old one ends."""
+"""Several majors of a contract and of a driver, and the end of a major."""
 
 from __future__ import annotations
 

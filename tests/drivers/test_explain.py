@@ -1,4 +1,4 @@
-"""Decisions told to a person and to the journal, and kept until something changes."""
+"""Explained decisions, their journal rows, and their cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Failures in the words of AIP-14 and AIP-30, and the one envelope."""
+"""Failures as codes of AIP-14 and AIP-30, and the envelope of results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Health: four ways to look, a failure that counts for a while, and nobody who hangs."""
+"""Health checks: four kinds, failures that expire, and timeouts."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Hooks of a driver.py: what they may answer, and what becomes of it. In a real process, which is
-not confined here."""
+"""Hooks of a driver.py: their results and errors, in a real process without confinement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Versions: found in what a command says, made whole, held against a range, mended once."""
+"""Versions: parsed from the output of a command, completed, and compared with a range."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Installing: opt-in, in order, into a folder of the driver's own, and checked afterwards."""
+"""Installing: opt-in, methods in order, a folder for each driver, and checks afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Installing from npm: really, from tarballs made on the spot and from its registry."""
+"""Installing from npm: from local tarballs and from its registry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The other ways to install: pip, docker, and downloads, which are strangers' archives."""
+"""Installing with pip, docker, and downloads of untrusted archives."""
 
 from __future__ import annotations
 

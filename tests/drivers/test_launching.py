@@ -1,5 +1,4 @@
-"""From a manifest to what is started: the command, its environment, and how a remote is shown who
-calls."""
+"""From a manifest to a start command, its environment, and the headers of remote servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which prompts and resources of a server are offered, and which URIs may be asked for."""
+"""Offered prompts and resources of a server, and allowed URIs."""
 
 from __future__ import annotations
 

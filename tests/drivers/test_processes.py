@@ -1,4 +1,4 @@
-"""Commands: run without a shell, given nothing but what they should have, and gone in time."""
+"""Commands: run without a shell, with a filtered environment, and ended in time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The resolver, phases 1 to 3: who fits, who is able to, who is allowed to."""
+"""The resolver, phases 1 to 3: capability, availability and policy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The resolver, phases 4 to 6: pins, tie-breaks, ways to fail, and that chance plays no part."""
+"""The resolver, phases 4 to 6: pins, tie-breaks and failures, without chance."""
 
 from __future__ import annotations
 

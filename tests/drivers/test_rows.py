@@ -1,4 +1,4 @@
-"""Rows of the journal: made quickly, and the same as if they were made each time."""
+"""Rows of the journal: cached text equals freshly encoded rows."""
 
 from __future__ import annotations
 

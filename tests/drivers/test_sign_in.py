@@ -1,4 +1,4 @@
-"""Signing in: by a command, by a page, complete when the manifest says so, given up at any time."""
+"""Signing in by a command or a page: completion, timeout and cancellation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The way back of a login: one visit, within its time, and nobody else."""
+"""The callback of a login: one visit within its time, and no other requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inputs become arguments and results become values: nothing is lost or bent on the way."""
+"""Translation of inputs to arguments and of results to values, without loss."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schemas that are small to read and endless to follow are refused before anybody follows them."""
+"""Schemas that expand without a limit are rejected."""
 
 from __future__ import annotations
 

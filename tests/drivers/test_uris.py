@@ -1,4 +1,4 @@
-"""URIs among the inputs: none leads out of the folders that a driver declares."""
+"""URIs in inputs must stay inside the folders that a driver declares."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Vaults: one suite for every backend, the rule of names, and sign-ins that are renewed."""
+"""Vaults: one suite for every backend, the rule of names, and refreshed tokens."""
 
 from __future__ import annotations
 

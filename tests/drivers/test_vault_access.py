@@ -1,4 +1,4 @@
-"""Who may have a secret: asked before any vault, written down, and never with the value."""
+"""Access to secrets: checked before the vault, and recorded without the value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Budgets of sessions and callers: taken from all accounts or none, and given back if not used."""
+"""Budgets of sessions and callers: reserved in all accounts or none, and refunded if not used."""
 
 from __future__ import annotations
 

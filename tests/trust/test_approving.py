@@ -1,4 +1,4 @@
-"""A node without any other door, as one that a client starts for itself: people can answer it."""
+"""Approvals on a node without a network address, over its local socket."""
 
 from __future__ import annotations
 

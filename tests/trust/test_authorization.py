@@ -1,4 +1,4 @@
-"""Scopes, policy, budgets and the journal on the walk of a call."""
+"""Scopes, policy, budgets and the journal in the pipeline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Budgets: the call that is one too many is refused, whoever makes it, and no other is."""
+"""Budgets: only the calls that exceed a limit are rejected."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Callers whom a node has to ask somebody else about first: nobody notices, on any wire. And those
-who show a certificate."""
+"""The first call of a caller waits for issuer keys or introspection, over every protocol. Also
+client certificates."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Who calls, told from node to node: every hop has a token of its own, and it is held against the
-call at every hop. What a caller shows at the root is seen by nobody below."""
+"""Hop tokens: each hop has its own, each node checks it, and credentials of callers never reach a
+child."""
 
 from __future__ import annotations
 

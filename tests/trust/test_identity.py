@@ -1,4 +1,4 @@
-"""An identity as a node has it: put together from a config, changed, and told of revocations."""
+"""The identity component: built from a config, reloaded, and updated with revocations."""
 
 from __future__ import annotations
 

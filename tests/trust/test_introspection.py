@@ -1,4 +1,4 @@
-"""Asking a server about an opaque token, on a real socket."""
+"""Introspection of opaque tokens over a real socket."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The keys of issuers: where they come from, how often they are asked for, how long they count."""
+"""Key sets of issuers: discovery, refresh and expiry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The token that was sent last is kept at hand, for its own call alone and for half its life."""
+"""The cache of the last hop token: for the same call only, and for half its life."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens for the next hop: made narrow, read strictly, and nobody else's."""
+"""Hop tokens: minted with narrow scopes and verified strictly."""
 
 from __future__ import annotations
 

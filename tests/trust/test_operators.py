@@ -1,4 +1,4 @@
-"""Operators of a node: how they enrol, for how long they may look, and where their page is."""
+"""Operators of a node: enrolment, sign-in sessions, and the address of the page."""
 
 from __future__ import annotations
 

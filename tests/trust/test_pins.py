@@ -1,4 +1,4 @@
-"""Rug pulls: a tool that changed since a human accepted it is neither shown nor called."""
+"""A tool that changed since an operator accepted it is neither listed nor called."""
 
 from __future__ import annotations
 

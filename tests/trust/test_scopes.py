@@ -1,4 +1,4 @@
-"""What a call takes, held against what was granted."""
+"""Scopes that a call requires, compared with the scopes of its caller."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The official SDK's client finds out by itself where to get a token for a node, gets one from a
-real authorization server, and calls with it."""
+"""The official SDK's client finds the authorization server of a node, gets a token, and calls with
+it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A confined server under the link that starts it: it speaks, it ends, and nothing is left."""
+"""Confined servers under their transport: messages, exit and cleanup."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The door where sockets are handed over: what is taken, and what is not."""
+"""The handover of sockets: which files are accepted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Covers stay where they are: nobody inside puts something else at the place of what is covered.
+"""Covers cannot be moved or replaced from inside.
 
 Each attempt is made unconfined as well, where it has to succeed.
 """

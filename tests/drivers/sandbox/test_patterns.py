@@ -1,4 +1,4 @@
-"""Egress patterns: what is one, and what each lets through."""
+"""Egress patterns: syntax and matching."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the places that may be reached to the addresses that stand for them inside."""
+"""Egress routes: from allowed hosts to addresses inside the confinement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Machines that can confine, and machines that cannot: no server is started there."""
+"""The self-test of confinement. A machine that cannot confine starts no server."""
 
 from __future__ import annotations
 

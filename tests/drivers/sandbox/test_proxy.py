@@ -1,4 +1,4 @@
-"""The node's side of the ways out, with clients that mean it no good."""
+"""The egress proxy of the node with hostile clients."""
 
 from __future__ import annotations
 

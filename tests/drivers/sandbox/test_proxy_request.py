@@ -1,4 +1,4 @@
-"""The head of a proxy request: what is understood, what is refused, and in how many pieces."""
+"""Parsing of proxy requests: accepted, rejected, and in any pieces."""
 
 from __future__ import annotations
 

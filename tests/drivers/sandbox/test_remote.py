@@ -1,4 +1,4 @@
-"""Remote servers of drivers: where they are has to be in their egress."""
+"""Remote servers of drivers: their address must be in the egress."""
 
 from __future__ import annotations
 

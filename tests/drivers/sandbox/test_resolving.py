@@ -1,4 +1,4 @@
-"""Where names lead, and where no name may."""
+"""Name resolution for egress, and names that resolve to forbidden addresses."""
 
 from __future__ import annotations
 

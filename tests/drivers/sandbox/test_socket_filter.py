@@ -1,4 +1,4 @@
-"""The filter on system calls, run step by step as the kernel does."""
+"""The filter of system calls, evaluated step by step as the kernel does."""
 
 from __future__ import annotations
 

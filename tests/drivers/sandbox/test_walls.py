@@ -1,4 +1,4 @@
-"""A confined process that tries to get out, in every way that we know, and fails.
+"""Attempts to escape from a confined process fail.
 
 Where it can be seen, the same attempt is made without confinement first: it has to succeed, or its
 failure would prove nothing.

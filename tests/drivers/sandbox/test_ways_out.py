@@ -1,4 +1,4 @@
-"""A confined process that goes where it may: through the proxy, and without knowing of one."""
+"""Allowed egress of a confined process, through the proxy and without knowing of a proxy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The public room of drivers: its names, and a driver's server reached without a node."""
+"""The public SDK of drivers: exported names, and servers reached without a node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order: an approval lets one call through, and its state is true."""
+"""In any order of events, an approval permits one call, and its state is correct."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Proofs on their way down, and what comes up again."""
+"""Proofs that are forwarded to child nodes, and the results that come back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much one caller can make a node hold; and nothing that goes wrong strands an approval."""
+"""Limits of what one caller can make a node store, and failures that leave no approval pending."""
 
 from __future__ import annotations
 

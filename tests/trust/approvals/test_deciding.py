@@ -1,4 +1,4 @@
-"""Who decides, when, and how often: proofs, refusals, time, and what changed meanwhile."""
+"""Decisions on approvals: proofs, rejections, expiry, and changes in between."""
 
 from __future__ import annotations
 

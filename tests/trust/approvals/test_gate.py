@@ -1,4 +1,4 @@
-"""A call that a human must confirm: stopped, written down, let through once, told to both."""
+"""Calls that require confirmation: pending, stored, run once, reported to caller and operator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the journal says of the arguments of a call."""
+"""The digest of a call's arguments in the journal."""
 
 from __future__ import annotations
 

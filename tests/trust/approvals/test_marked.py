@@ -1,4 +1,4 @@
-"""A result that was kept says so: nobody takes it for that of the call just made."""
+"""Results of earlier calls are marked as such."""
 
 from __future__ import annotations
 

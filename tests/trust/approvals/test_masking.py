@@ -1,4 +1,4 @@
-"""Masked arguments: only what is declared secret, only whole values, and each is pointed to."""
+"""Masked arguments: declared secrets only, whole values only, each with a pointer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The chain of operators: whatever is changed, put in, taken out or moved in it is noticed."""
+"""The chain of operators: any changed, added, removed or moved entry is detected."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a passkey signed counts for one approval, one decision and one node, and only from the page
-of this node with its owner there."""
+"""Proofs of passkeys are valid for one approval, one decision and one node, and only from the page
+of this node with user verification."""
 
 from __future__ import annotations
 

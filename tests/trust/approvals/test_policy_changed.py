@@ -1,4 +1,4 @@
-"""Other rules: what waits by the old ones is over at once, and nobody goes on waiting for it."""
+"""A changed policy voids pending approvals and ends the calls that wait for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What counts as a proof, and everything that does not."""
+"""Valid proofs, and everything that is rejected."""
 
 from __future__ import annotations
 

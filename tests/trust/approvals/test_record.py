@@ -1,4 +1,4 @@
-"""The record: its steps are those of the docs, nothing secret is shown, equal calls are one."""
+"""Approval records: documented transitions, no secrets in `repr`, one digest for equal calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is approved comes back through the whole pipeline: who may still call, what is still so."""
+"""Approved calls pass the whole pipeline again: caller and tool are checked as they are now."""
 
 from __future__ import annotations
 

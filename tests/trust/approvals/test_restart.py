@@ -1,4 +1,4 @@
-"""Approvals outlive the node: what waits still waits, and nothing is executed twice."""
+"""Approvals survive a restart: pending calls stay pending, and nothing runs twice."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What stands beside the arguments of a contract's call: a human sees it, the proof is about it,
-and it is sent with the call, exactly as it came. Nothing else of a held call's `_meta` is."""
+"""The context of a contract's call: shown to operators, covered by the proof, sent unchanged. Other
+members of `_meta` are not sent."""
 
 from __future__ import annotations
 

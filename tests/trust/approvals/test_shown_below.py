@@ -1,4 +1,4 @@
-"""What nodes below say of the calls that they hold, as it is shown above."""
+"""Reports of child nodes about their pending calls, as the parent shows them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Identical calls of an approval: how they are told, what they cost, and how many may wait."""
+"""Identical calls of one approval: results, costs and limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever is sent to the approvals' paths: an answer that says what is wrong, and nothing done."""
+"""Arbitrary requests to the paths of approvals get an error response and change nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Codes on the approval page, in a real browser: after a passkey, and not before."""
+"""Verification codes on the approval page in a real browser: shown after a passkey only."""
 
 from __future__ import annotations
 

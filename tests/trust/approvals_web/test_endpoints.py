@@ -1,4 +1,4 @@
-"""Approvals over HTTP: who may see what, what decides, and what a browser is told to keep out."""
+"""Approvals over HTTP: who may view and decide, and which headers protect the page."""
 
 from __future__ import annotations
 

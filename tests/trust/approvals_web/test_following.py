@@ -1,4 +1,4 @@
-"""Events of approvals: told as they happen, ended with the node, and never in anybody's way."""
+"""Event streams of approvals: events arrive as they happen, and streams end with the node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Masked arguments at a live node: who sees what, and what approving them takes."""
+"""Masked arguments in a live node: who sees them, and how they are approved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Who is enrolled counts at once, whichever way a proof comes in, and no disk holds the node up."""
+"""Changes of operators apply at once to every kind of proof, and a slow disk does not block the
+node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The approval page in a real browser: people see what would happen, and sign what they decide."""
+"""The approval page in a real browser: it shows the call, and people sign their decision."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the approval page shows of a call's arguments, and that nobody approves them unseen."""
+"""Arguments on the approval page: all are visible before a person can approve."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The list of pending calls in a real browser: pushed by the node, for operators."""
+"""The list of pending calls in a real browser: updated by the node, for operators only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which key the approval page signs with, and what it says while an authenticator is asked."""
+"""Signing keys of the approval page, and its prompt while an authenticator is in use."""
 
 from __future__ import annotations
 

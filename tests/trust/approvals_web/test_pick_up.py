@@ -1,4 +1,4 @@
-"""Who gets the outcome of an approved call: the client that asked, and nobody else."""
+"""The outcome of an approved call goes only to the client that made the call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Codes over HTTP: nobody sees one without the signature of an operator."""
+"""Verification codes over HTTP: visible to signed-in operators only."""
 
 from __future__ import annotations
 

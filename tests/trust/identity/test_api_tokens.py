@@ -1,4 +1,4 @@
-"""The node's own API tokens: what they look like, and when they count."""
+"""API tokens of the node: their format and validity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Callers with a client certificate: by which of its names they are known."""
+"""Callers with a client certificate: which of its names selects the caller."""
 
 from __future__ import annotations
 

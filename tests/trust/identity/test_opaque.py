@@ -1,4 +1,4 @@
-"""Opaque tokens: somebody else is asked, once, and what it says counts for a minute."""
+"""Opaque tokens: introspected once, and cached for a minute."""
 
 from __future__ import annotations
 

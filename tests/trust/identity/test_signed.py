@@ -1,4 +1,4 @@
-"""Signed tokens: who is believed, and everything that is not."""
+"""Signed tokens: which are accepted, and everything that is rejected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When: conditions over the arguments of a call, and what happens when they cannot be judged."""
+"""Conditions over arguments, and what happens when a condition cannot be evaluated."""
 
 from __future__ import annotations
 

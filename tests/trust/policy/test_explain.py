@@ -1,4 +1,4 @@
-"""Why the policy says what it says."""
+"""Explanations of policy decisions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Globs mean what a shell means by them, however they are compiled."""
+"""Compiled globs match like `fnmatch`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules about requests that call no tool: prompts and resources, by all the names they have."""
+"""Rules for prompts and resources, by every form of name and URI."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who × what → what happens. The most restrictive of all rules that fit decides."""
+"""Rules of a policy: the most restrictive matching rule decides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which rules are about tools by name, and not just about everything or everybody."""
+"""Rules that name tools, and rules that match everything."""
 
 from __future__ import annotations
 

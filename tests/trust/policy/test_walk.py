@@ -1,4 +1,4 @@
-"""The policy on the way of a call: what it denies never reaches an upstream, and is on record."""
+"""The policy in the pipeline: denied calls reach no upstream and are journaled."""
 
 from __future__ import annotations
 

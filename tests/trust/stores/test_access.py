@@ -1,4 +1,4 @@
-"""The access store: what is kept, what a running node sees of it, and what breaks."""
+"""The access store: stored tokens, external changes, and broken files."""
 
 from __future__ import annotations
 

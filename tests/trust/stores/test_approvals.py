@@ -1,4 +1,4 @@
-"""Approvals on disk: one step at a time, in order, through to the platter."""
+"""The store of approvals: atomic transitions in order, and durable writes."""
 
 from __future__ import annotations
 

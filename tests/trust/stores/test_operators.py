@@ -1,4 +1,4 @@
-"""Who may confirm calls, on disk: keys, passkeys, and codes that work once."""
+"""The store of operators: keys, passkeys, the chain, and codes for single use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The file of pins: two who share it, what is accepted, and what goes wrong with a disk."""
+"""The store of pins: two processes on one file, accepted contracts, and failing disks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node's signing keys: changed in time, shown long enough, never readable by others."""
+"""Signing keys of a node: rotation, overlap, and permissions of the file."""
 
 from __future__ import annotations
 
