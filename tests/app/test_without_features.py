@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 SOME_TESTS = [
     "tests/behaviour/test_aggregation.py",
-    "tests/behaviour/test_node_life.py",
+    "tests/behaviour/test_node_reload.py",
     "tests/cli/test_app.py",
     "tests/cli/test_call.py",
 ]

@@ -11,7 +11,7 @@ import pytest
 from mcp import Client, MCPError
 
 from interlock.core.config import ServerConfig
-from tests.behaviour.test_four_cells import (
+from tests.behaviour.test_protocol_matrix import (
     HANG_TIMEOUT,
     call_json,
     complete,

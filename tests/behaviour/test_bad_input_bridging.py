@@ -12,8 +12,8 @@ import pytest
 from mcp import Client
 
 from interlock.core.config import ServerConfig
-from tests.behaviour.test_four_cells import call_json, complete, over_a_pipe, with_client
 from tests.behaviour.test_isolation import TOKENS, bearer
+from tests.behaviour.test_protocol_matrix import call_json, complete, over_a_pipe, with_client
 from tests.support.http_client import (
     META,
     STATELESS,

@@ -17,7 +17,13 @@ from mcp.shared._httpx_utils import create_mcp_http_client
 
 from interlock.core.config import AskConfig, ServerConfig
 from interlock.core.upstreams import session_pool as private
-from tests.behaviour.test_four_cells import HANG_TIMEOUT, call_json, complete, fill_in, over_a_pipe
+from tests.behaviour.test_protocol_matrix import (
+    HANG_TIMEOUT,
+    call_json,
+    complete,
+    fill_in,
+    over_a_pipe,
+)
 from tests.support.http_client import initialize, message
 from tests.support.node import HttpSession, NodeThread
 from tests.support.upstreams import open_files

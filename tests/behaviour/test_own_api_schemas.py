@@ -26,7 +26,7 @@ from interlock.core.server.http.resource_metadata import ResourceMetadata
 from interlock.tree.config import ParentConfig
 from interlock.trust.operators.store import Invitation
 from tests.behaviour.adversary import CHILD, CLERK, MODEL, fresh
-from tests.behaviour.office import (
+from tests.behaviour.api_office import (
     HANG_TIMEOUT,
     SCHEMAS,
     Caller,

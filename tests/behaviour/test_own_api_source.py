@@ -34,7 +34,7 @@ from interlock.trust.approvals import web as approvals_face
 from interlock.trust.approvals import web as verification
 from interlock.trust.approvals.proofs import PasskeyCreation
 from interlock.trust.operators import operators
-from tests.behaviour.office import JSON, SCHEMAS, openapi_document, schema_of
+from tests.behaviour.api_office import JSON, SCHEMAS, openapi_document, schema_of
 
 
 @pytest.mark.spec("ST-4.6.2-1", "ST-4.6.3-5")

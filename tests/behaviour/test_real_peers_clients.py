@@ -18,7 +18,7 @@ import pytest
 
 from interlock.core.config import ServerConfig
 from tests.behaviour.conftest import OFFICIAL
-from tests.conformance import fetched
+from tests.conformance import external_packages
 from tests.support.command_line import INTERLOCK, CommandLine
 from tests.support.node import NodeThread
 from tests.support.timeouts import HANG_TIMEOUT
@@ -34,22 +34,22 @@ every_mode = pytest.mark.parametrize("mode", MODES)
 
 def fetch(pinned: str) -> Path:
     try:
-        return fetched.package(pinned)
-    except fetched.CannotRun as reason:
+        return external_packages.package(pinned)
+    except external_packages.CannotRun as reason:
         pytest.skip(str(reason))
 
 
 @pytest.fixture(scope="module")
 def program() -> str:
     try:
-        return fetched.node()
-    except fetched.CannotRun as reason:
+        return external_packages.node()
+    except external_packages.CannotRun as reason:
         pytest.skip(str(reason))
 
 
 @pytest.fixture(scope="module")
 def node(program: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeThread]:
-    everything = fetch(fetched.SERVER_EVERYTHING) / "dist" / "index.js"
+    everything = fetch(external_packages.SERVER_EVERYTHING) / "dist" / "index.js"
     servers = {
         "every": ServerConfig(command=program, args=[str(everything), "stdio"]),
         "both": ServerConfig(command=sys.executable, args=[str(OFFICIAL), "stdio", "both"]),
@@ -84,7 +84,7 @@ def drive(
     program: str, mode: str, url: str, *steps: dict[str, Any], transport: str = "http"
 ) -> Ran:
     """The official client does these steps, one after the other."""
-    folder = fetch(fetched.SDK_1 if mode == "session" else fetched.SDK_2)
+    folder = fetch(external_packages.SDK_1 if mode == "session" else external_packages.SDK_2)
     result = subprocess.run(
         [program, str(CLIENT), str(folder), mode, transport, url],
         input="".join(json.dumps(step) + "\n" for step in steps),
@@ -250,7 +250,7 @@ def test_legacy_sse_transport_works(program: str, node: NodeThread, mode: str) -
 def test_stdio_command_works(program: str, tmp_path: Path, mode: str) -> None:
     """`interlock stdio`, as a client has it in its config."""
     world = CommandLine(tmp_path)
-    everything = fetch(fetched.SERVER_EVERYTHING) / "dist" / "index.js"
+    everything = fetch(external_packages.SERVER_EVERYTHING) / "dist" / "index.js"
     servers = {"every": {"command": program, "args": [str(everything), "stdio"]}}
     config = world.config(servers)
     [python, *words] = INTERLOCK
@@ -282,7 +282,9 @@ class Inspector:
     """`mcp-inspector --cli`, asked once."""
 
     def __init__(self, program: str, url: str, home: Path) -> None:
-        launcher = fetch(fetched.INSPECTOR) / "clients" / "launcher" / "build" / "index.js"
+        launcher = (
+            fetch(external_packages.INSPECTOR) / "clients" / "launcher" / "build" / "index.js"
+        )
         self._command = [program, str(launcher), "--cli", url, "--transport", "http"]
         self._environ = {**os.environ, "HOME": str(home)}
 

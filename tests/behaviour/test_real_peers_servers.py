@@ -41,7 +41,7 @@ from mcp_types import (
 )
 
 from interlock.core.config import ServerConfig
-from tests.conformance import fetched
+from tests.conformance import external_packages
 from tests.support.node import NodeThread
 from tests.support.ports import free_port
 from tests.support.timeouts import HANG_TIMEOUT
@@ -62,16 +62,16 @@ every_transport = pytest.mark.parametrize("transport", ["stdio", "http", "sse"])
 
 
 def program(pinned: str) -> str:
-    return str(fetched.package(pinned) / "dist" / "index.js")
+    return str(external_packages.package(pinned) / "dist" / "index.js")
 
 
 @pytest.fixture(scope="module")
 def node_program() -> str:
     try:
-        fetched.package(fetched.SERVER_EVERYTHING)
-        fetched.package(fetched.SERVER_FILESYSTEM)
-        return fetched.node()
-    except fetched.CannotRun as reason:
+        external_packages.package(external_packages.SERVER_EVERYTHING)
+        external_packages.package(external_packages.SERVER_FILESYSTEM)
+        return external_packages.node()
+    except external_packages.CannotRun as reason:
         pytest.skip(str(reason))
 
 
@@ -79,7 +79,7 @@ def node_program() -> str:
 def everything_over_http(node_program: str, transport: str) -> Iterator[str]:
     port = free_port()
     process = subprocess.Popen(
-        [node_program, program(fetched.SERVER_EVERYTHING), transport],
+        [node_program, program(external_packages.SERVER_EVERYTHING), transport],
         env={**os.environ, "PORT": str(port)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -106,7 +106,7 @@ def nodes(
 ) -> Iterator[dict[str, NodeThread]]:
     """A node in front of server-everything, by its transport."""
     over_stdio = ServerConfig(
-        command=node_program, args=[program(fetched.SERVER_EVERYTHING), "stdio"]
+        command=node_program, args=[program(external_packages.SERVER_EVERYTHING), "stdio"]
     )
     with (
         everything_over_http(node_program, "streamableHttp") as http,
@@ -470,7 +470,7 @@ async def test_filesystem_server_works(
     # It calls writing destructive, and nobody is there to confirm it.
     server = ServerConfig(
         command=node_program,
-        args=[program(fetched.SERVER_FILESYSTEM), str(folder)],
+        args=[program(external_packages.SERVER_FILESYSTEM), str(folder)],
         effects={"write_file": "mutating"},
     )
     node = start_node(workshops={}, servers={"files": server})
@@ -498,7 +498,7 @@ async def test_filesystem_server_uses_roots_of_client(
         (folder / "a.txt").write_text(name, encoding="utf-8")
     server = ServerConfig(
         command=node_program,
-        args=[program(fetched.SERVER_FILESYSTEM), str(folders["given"])],
+        args=[program(external_packages.SERVER_FILESYSTEM), str(folders["given"])],
         sessions="private",
     )
     node = start_node(workshops={}, servers={"files": server})

@@ -13,7 +13,7 @@ import pytest
 
 from interlock.core.config import ServerConfig
 from interlock.core.journal.reader import JournalReader
-from tests.behaviour.test_four_cells import complete, over_a_pipe
+from tests.behaviour.test_protocol_matrix import complete, over_a_pipe
 from tests.conformance.cells import tasks_server
 from tests.support.http_client import META, HttpResponse
 from tests.support.node import NodeThread

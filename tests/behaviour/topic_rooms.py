@@ -21,7 +21,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from interlock.topics.config import TopicsConfig
-from tests.conformance import fetched
+from tests.conformance import external_packages
 from tests.support.node import NodeThread
 from tests.topics.peers import HANG_TIMEOUT, WebSocketParticipant
 
@@ -194,8 +194,8 @@ class _NpmSocket:
 @asynccontextmanager
 async def by_ws(place: Place) -> AsyncIterator[Joins]:
     try:
-        program, package = fetched.node(), fetched.package(WS)
-    except fetched.CannotRun as reason:
+        program, package = external_packages.node(), external_packages.package(WS)
+    except external_packages.CannotRun as reason:
         pytest.skip(str(reason))
     process = await asyncio.create_subprocess_exec(
         program,

@@ -13,7 +13,7 @@ from interlock.drivers.commands.new import manifest_text
 from tests.support.command_line import CommandLine
 from tests.support.timeouts import HANG_TIMEOUT
 
-STAND_IN = str(Path(__file__).with_name("drivers_stand_in.py"))
+STAND_IN = str(Path(__file__).with_name("stand_in_server.py"))
 STARTED = {"kind": "binary", "path": sys.executable, "args": [STAND_IN]}
 PATH_INPUT = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
 

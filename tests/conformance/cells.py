@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from interlock.core.config import EffectName, ServerConfig
-from tests.conformance import fetched
+from tests.conformance import external_packages
 from tests.conformance.suite import Findings, run_server
 from tests.support.node import NodeThread
 from tests.support.timeouts import HANG_TIMEOUT
 
-ONE_ERA = Path(__file__).parent / "one_era.py"
+ONE_ERA = Path(__file__).parent / "one_generation_server.py"
 TASKS_SERVER = Path(__file__).parent / "tasks_server.py"
 
 
@@ -29,7 +29,7 @@ class Cell(NamedTuple):
     era: str = "both"
     """What the server speaks: both, session or stateless."""
     fixture: str = "reference"
-    """The server's tools: reference, or neutral (see one_era.py)."""
+    """The server's tools: reference, or neutral (see one_generation_server.py)."""
 
     def __str__(self) -> str:
         way = {0: "direct", 1: "a node"}.get(self.nodes, f"{self.nodes} nodes")
@@ -38,7 +38,7 @@ class Cell(NamedTuple):
 
 def server(era: str, fixture: str) -> AbstractContextManager[str]:
     """The reference server, running; its URL."""
-    return running([str(ONE_ERA), era, fixture], fetched.everything_folder())
+    return running([str(ONE_ERA), era, fixture], external_packages.everything_folder())
 
 
 def tasks_server() -> AbstractContextManager[str]:

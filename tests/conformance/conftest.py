@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from tests.conformance import fetched
+from tests.conformance import external_packages
 from tests.conformance.cells import Results
 
 
@@ -16,10 +16,10 @@ def suite() -> None:
     if os.environ.get("INTERLOCK_CONFORMANCE") == "0":
         pytest.skip("INTERLOCK_CONFORMANCE is 0")
     try:
-        fetched.node()
-        fetched.suite()
-        fetched.everything_folder()
-    except fetched.CannotRun as reason:
+        external_packages.node()
+        external_packages.suite()
+        external_packages.everything_folder()
+    except external_packages.CannotRun as reason:
         pytest.skip(str(reason))
 
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from tests.conformance import fetched
+from tests.conformance import external_packages
 
 REVISIONS = ("2025-11-25", "2026-07-28")
 RUN_SECONDS = 900
@@ -95,7 +95,7 @@ class Requirements(NamedTuple):
 @cache
 def requirements(revision: str, leg: str) -> Requirements:
     """The scenarios for a `server` or a `client`."""
-    file = fetched.suite().parent.parent / "requirements" / f"{revision}.yaml"
+    file = external_packages.suite().parent.parent / "requirements" / f"{revision}.yaml"
     read = yaml.safe_load(file.read_text(encoding="utf-8"))
     others = [item["scenario"] for item in read["not_scored"] if item["leg"] == leg]
     return Requirements(read[leg], others)
@@ -103,7 +103,13 @@ def requirements(revision: str, leg: str) -> Requirements:
 
 def _suite(arguments: list[str], folder: Path, environ: dict[str, str] | None) -> tuple[int, str]:
     home = {**os.environ, "NO_PROXY": "127.0.0.1,localhost", "no_proxy": "127.0.0.1,localhost"}
-    command = [fetched.node(), str(fetched.suite()), *arguments, "-o", str(folder)]
+    command = [
+        external_packages.node(),
+        str(external_packages.suite()),
+        *arguments,
+        "-o",
+        str(folder),
+    ]
     try:
         result = subprocess.run(
             command,

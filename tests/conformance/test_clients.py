@@ -1,4 +1,4 @@
-"""The suite's scenarios for clients, with a node in the client's seat (see client_seat.py).
+"""The suite's scenarios for clients, with a node in the client's seat (see client_driver.py).
 
 The numbers say how many different checks pass with the official SDK's own client in the seat: a
 node passes as many. `make test` runs some; `make conformance` runs all.
@@ -17,7 +17,7 @@ from tests.conformance.suite import REVISIONS, Findings, requirements, run_clien
 
 pytestmark = pytest.mark.timeout(1800)
 
-COMMAND = ['"$SEAT_PYTHON"', "-m", "tests.conformance.client_seat"]
+COMMAND = ['"$SEAT_PYTHON"', "-m", "tests.conformance.client_driver"]
 ROOT = Path(__file__).parents[2]
 
 _BOTH = {

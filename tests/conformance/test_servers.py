@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from interlock.core.config import ServerConfig
-from tests.conformance import fetched
+from tests.conformance import external_packages
 from tests.conformance.cells import Cell, Results
 from tests.conformance.suite import REVISIONS, Check, Findings, requirements, run_server
 from tests.conformance.unbridgeable import (
@@ -116,7 +116,7 @@ def test_started_server_of_both_generations_passes(
     started = ServerConfig(
         command=sys.executable,
         args=["-c", "from mcp_everything_server.server import mcp; mcp.run(transport='stdio')"],
-        cwd=str(fetched.everything_folder()),
+        cwd=str(external_packages.everything_folder()),
         env={"PYTHONPATH": ".", "PYTHONDONTWRITEBYTECODE": "1"},
         expose="transparent",
     )

@@ -10,7 +10,7 @@ from hypothesis import given
 from interlock.drivers.binding import check_binding, check_entry, check_listed, version_problem
 from interlock.manifests.model import ArgumentMapping, ImplementedContract, ToolContract
 from interlock.manifests.schema_view import SchemaView
-from tests.drivers.making import READ, contract, entry
+from tests.drivers.driver_decisions import READ, contract, entry
 from tests.protocol import json_values
 
 TOOL: dict[str, Any] = {

@@ -10,7 +10,7 @@ from interlock.drivers.contract_shape import ContractShape
 from interlock.errors import INVALID_ARGUMENTS, TOOL_UNAVAILABLE, InterlockError
 from interlock.manifests.schemas import IO, find_schema
 from interlock.manifests.tool_reader import include_builtin_schemas
-from tests.drivers.making import READ, contract
+from tests.drivers.driver_decisions import READ, contract
 
 ROLES = ("inputs", "outputs", "context_schema")
 HUGE_PATTERN = {"properties": {"a": {"pattern": "((a{50}){50}){50}"}}}

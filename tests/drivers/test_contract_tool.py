@@ -23,7 +23,7 @@ from interlock.drivers.limits import (
 from interlock.errors import InterlockError
 from interlock.manifests.model import ConnectionOptions, Cost, Retry
 from interlock.protocol.capabilities import read_capability
-from tests.drivers.making import contract, driver, entry, inputs
+from tests.drivers.driver_decisions import contract, driver, entry, inputs
 
 
 def tool_definition(name: str = "image.create", **said: Any) -> dict[str, Any]:

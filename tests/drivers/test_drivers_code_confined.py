@@ -21,7 +21,7 @@ from interlock.app.node import Node
 from interlock.drivers import code_process
 from interlock.drivers.folders import DriverFolders
 from tests.drivers.driver_workspace import ANY, Workspace, running
-from tests.drivers.sandbox.cells import needs_confinement
+from tests.drivers.sandbox.confinements import needs_confinement
 from tests.drivers.test_drivers_code import code_workspace, trust_config, write
 from tests.drivers.test_drivers_egress import cannot_confine
 from tests.support.timeouts import HANG_TIMEOUT

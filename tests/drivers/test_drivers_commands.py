@@ -20,8 +20,8 @@ from interlock.drivers.paths import driver_states_path
 from interlock.drivers.sign_in_store import SqliteSignInStore
 from interlock.manifests.model import HttpProbe
 from tests.drivers.driver_workspace import Running, Workspace, running
-from tests.drivers.life_world import driver
-from tests.drivers.sandbox.cells import needs_confinement
+from tests.drivers.driver_world import driver
+from tests.drivers.sandbox.confinements import needs_confinement
 from tests.drivers.test_drivers_egress import cannot_confine
 from tests.drivers.test_drivers_trust import key
 

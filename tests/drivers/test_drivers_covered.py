@@ -11,7 +11,7 @@ import pytest
 
 from interlock.errors import InterlockError
 from tests.drivers.driver_workspace import ANY, Running, Workspace, running
-from tests.drivers.sandbox.cells import needs_confinement
+from tests.drivers.sandbox.confinements import needs_confinement
 from tests.drivers.test_drivers_approvals import NOTE_IN
 
 pytestmark = [needs_confinement, pytest.mark.usefixtures("no_leaks")]

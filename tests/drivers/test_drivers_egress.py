@@ -17,7 +17,7 @@ from interlock.drivers import driver_confinement
 from interlock.drivers.folders import DriverFolders
 from interlock.drivers.sandbox.confinement import Confinement
 from tests.drivers.driver_workspace import ANY, SERVER, Workspace, running
-from tests.drivers.sandbox.cells import GREETING, greeting_server, needs_confinement
+from tests.drivers.sandbox.confinements import GREETING, greeting_server, needs_confinement
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from interlock.drivers.resolver import SelectionPolicy as Rules
+from tests.drivers.driver_decisions import candidate, decide
 from tests.drivers.driver_workspace import ANY, Workspace, running
-from tests.drivers.making import candidate, decide
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 

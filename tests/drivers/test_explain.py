@@ -16,7 +16,7 @@ from interlock.drivers.resolver import (
 )
 from interlock.manifests.model import Cost
 from interlock.primitives.timestamps import format_utc_ms
-from tests.drivers.making import LINUX, NOW, candidate, contract, decide, entry
+from tests.drivers.driver_decisions import LINUX, NOW, candidate, contract, decide, entry
 
 FOUR = (
     candidate("cheap-sdk", kind="sdk", units=4),

@@ -13,7 +13,7 @@ from interlock.drivers.resolver import DriverCondition, SelectionPolicy
 from interlock.drivers.translation import BoundEntry, ExtractedValue
 from interlock.errors import Failure, InterlockError, ProtocolError, all_failures
 from interlock.protocol.mcp import Era
-from tests.drivers.making import candidate, contract, decide, entry, inputs
+from tests.drivers.driver_decisions import candidate, contract, decide, entry, inputs
 
 CODES = {
     "auth_required", "auth_failed", "version_mismatch", "install_failed", "tool_unavailable",

@@ -12,7 +12,7 @@ import pytest
 from interlock.drivers.health import DEFAULT_CHECK_SECONDS, Health
 from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.manifests.model import HealthCheck, HttpProbe
-from tests.drivers.life_world import SleepRecorder, driver, hanging_command, read_child_pid, web
+from tests.drivers.driver_world import SleepRecorder, driver, hanging_command, read_child_pid, web
 from tests.support.clock import ManualClock
 from tests.support.upstreams import run as on_loop
 from tests.support.upstreams import wait_for_exit, with_timeout

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from interlock.drivers.installation import check_version, match_version, normalize_version
 from interlock.errors import INSTALL_FAILED, VERSION_MISMATCH, InterlockError
 from interlock.manifests.model import DriverManifest, VersionCheck
-from tests.drivers.life_world import driver, hanging_command, read_child_pid
+from tests.drivers.driver_world import driver, hanging_command, read_child_pid
 from tests.support.upstreams import wait_for_exit, with_timeout
 
 pytestmark = pytest.mark.usefixtures("no_leaks")

@@ -19,8 +19,8 @@ from interlock.drivers.installation import (
 from interlock.drivers.processes import run
 from interlock.errors import INSTALL_FAILED, VERSION_MISMATCH
 from interlock.manifests.model import ServerBlock, VersionCheck
-from tests.drivers.life_installing import NOWHERE, World, add_fake_program, add_vendored_program
-from tests.drivers.life_world import driver, hanging_command, read_child_pid
+from tests.drivers.driver_world import driver, hanging_command, read_child_pid
+from tests.drivers.install_world import NOWHERE, World, add_fake_program, add_vendored_program
 from tests.support.upstreams import wait_for_exit, with_timeout
 
 pytestmark = pytest.mark.usefixtures("no_leaks")

@@ -24,7 +24,7 @@ from interlock.drivers.installation import (
 from interlock.drivers.processes import CommandResult, run
 from interlock.errors import INSTALL_FAILED, VERSION_MISMATCH
 from interlock.manifests.model import ServerBlock, VersionCheck
-from tests.drivers.life_installing import CHECK, NOWHERE, World, npm_package
+from tests.drivers.install_world import CHECK, NOWHERE, World, npm_package
 from tests.support.programs import NPM, requires_npm
 from tests.support.timeouts import HANG_TIMEOUT
 

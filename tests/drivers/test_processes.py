@@ -20,7 +20,7 @@ from interlock.drivers.processes import (
     run,
     split_command,
 )
-from tests.drivers.life_world import PYTHON, hanging_command, read_child_pid
+from tests.drivers.driver_world import PYTHON, hanging_command, read_child_pid
 from tests.support.timeouts import HANG_TIMEOUT
 from tests.support.upstreams import LOOPS, is_running, wait_for_exit, with_timeout
 from tests.support.upstreams import run as on_loop

@@ -16,7 +16,7 @@ from interlock.drivers.resolver import (
     trusted_policy_tags,
 )
 from interlock.manifests.model import DriverConstraints, HealthCheck, MachineRequirements
-from tests.drivers.making import (
+from tests.drivers.driver_decisions import (
     LINUX,
     NOW,
     candidate,

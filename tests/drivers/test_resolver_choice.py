@@ -13,7 +13,7 @@ from interlock import errors
 from interlock.drivers.resolver import Candidate, DriverCondition, SelectionPolicy, bind
 from interlock.drivers.translation import BoundEntry
 from interlock.manifests.model import ArgumentMapping, Cost, DriverConstraints, MachineRequirements
-from tests.drivers.making import (
+from tests.drivers.driver_decisions import (
     NOW,
     candidate,
     contract,

@@ -17,7 +17,7 @@ from interlock.drivers.sign_in_state import DriverSignIn
 from interlock.drivers.sign_in_store import SqliteSignInStore
 from interlock.errors import AUTH_FAILED, InterlockError
 from interlock.manifests.model import Auth, Completion, DriverManifest, HttpProbe, Login
-from tests.drivers.life_world import (
+from tests.drivers.driver_world import (
     PYTHON,
     SleepRecorder,
     driver,

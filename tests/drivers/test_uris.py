@@ -15,7 +15,7 @@ from interlock import errors
 from interlock.drivers.resource_uris import check_uris
 from interlock.errors import InterlockError
 from interlock.manifests.model import ToolContract
-from tests.drivers.making import contract, inputs
+from tests.drivers.driver_decisions import contract, inputs
 
 URI = {"type": "string", "format": "uri-reference"}
 OPEN = contract("fs-open", inputs=inputs("uri", uri="string", note="string"))

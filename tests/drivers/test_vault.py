@@ -29,7 +29,7 @@ from interlock.manifests.definitions import define_secret
 from interlock.manifests.model import SecretEntry
 from interlock.manifests.secret_handle import SecretBackend, fetch_value
 from interlock.manifests.secret_names import variable_name
-from tests.drivers.life_world import inventory, secret
+from tests.drivers.driver_world import inventory, secret
 from tests.support.clock import ManualClock
 
 VALUE = "s3cr3t-value-of-stripe"

@@ -26,7 +26,7 @@ from interlock.errors import AUTH_REQUIRED, InterlockError
 from interlock.manifests import placeholders
 from interlock.manifests.model import AccessEntry, AccessOperation, SecretEntry, SecretsInventory
 from interlock.manifests.secret_handle import OPEN, SecretHandle, check_access
-from tests.drivers.life_world import inventory, secret
+from tests.drivers.driver_world import inventory, secret
 from tests.support.clock import ManualClock
 from tests.support.timeouts import HANG_TIMEOUT
 from tests.support.upstreams import run as on_loop

@@ -12,7 +12,7 @@ from interlock.drivers.contract_versions import (
     offered_names,
 )
 from interlock.errors import InterlockError
-from tests.drivers.making import contract
+from tests.drivers.driver_decisions import contract
 
 ONE, TWO, THREE = (contract(version=version) for version in ("1.4.2", "2.0.0", "3.1.0"))
 END = MajorDeprecation(deprecated_at=100.0, sunset_at=200.0, migration_uri="https://example.com/v2")

@@ -24,7 +24,7 @@ from interlock.trust.token_issuer import KEYS_PATH
 from tests.core.upstreams.servers.http_server import Request, ResponseWriter, Streamable
 from tests.tree.node_tree import has_tool, wait_until
 from tests.tree.registrar_hub import tool
-from tests.trust.hopping import SECRETS, TOKENS, HopGrove, Leaf, call, claims, header, post
+from tests.trust.hop_grove import SECRETS, TOKENS, HopGrove, Leaf, call, claims, header, post
 
 OWNER, DEPUTY = SECRETS["OWNER"], SECRETS["DEPUTY"]
 ADDS = {"annotations": {"readOnlyHint": False, "destructiveHint": False}}

@@ -16,7 +16,7 @@ from interlock.drivers.sandbox import proxy as proxy_module
 from interlock.drivers.sandbox.patterns import Egress, HostPort
 from interlock.drivers.sandbox.plan import EgressRoutes
 from interlock.drivers.sandbox.proxy import MAX_HEAD_BYTES, Proxy
-from tests.drivers.sandbox.cells import GREETING, LOOPS, greeting_server, resolve_to_loopback
+from tests.drivers.sandbox.confinements import GREETING, LOOPS, greeting_server, resolve_to_loopback
 from tests.support.upstreams import run, with_timeout
 
 pytestmark = pytest.mark.usefixtures("no_leaks")

@@ -21,7 +21,7 @@ from interlock.drivers.sdk import (
 )
 from interlock.errors import InterlockError
 from tests.drivers.driver_workspace import ANY, SERVER, Workspace
-from tests.drivers.sandbox.cells import greeting_server, needs_confinement
+from tests.drivers.sandbox.confinements import greeting_server, needs_confinement
 from tests.support.timeouts import HANG_TIMEOUT
 from tests.support.upstreams import is_running, with_timeout
 

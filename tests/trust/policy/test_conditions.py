@@ -18,7 +18,7 @@ from interlock.errors import DENIED, INVALID_ARGUMENTS, INVALID_PARAMS, Interloc
 from interlock.protocol.lookalike_members import reject_lookalikes
 from interlock.trust.policy.attributes import MAX_DEPTH
 from tests.support.calls import tool_call
-from tests.trust.policy.asking import OWNER, decide, make_call, make_request, policy, rule
+from tests.trust.policy.policy_calls import OWNER, decide, make_call, make_request, policy, rule
 
 BIG = rule("big", "deny", tools=["bank.pay"], when="args.amount > 100")
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from interlock.core.call import Caller
 from interlock.core.config.trust import RuleConfig
 from interlock.trust.policy.explanation import Explanation, explain
-from tests.trust.policy.asking import OWNER, make_call, policy, rule, tool
+from tests.trust.policy.policy_calls import OWNER, make_call, policy, rule, tool
 from tests.trust.policy.test_policy import CALLERS, NAMES, RULES
 
 

@@ -18,7 +18,7 @@ from interlock.protocol.mcp import (
 )
 from interlock.trust.policy.attributes import spellings
 from tests.support.offerings import offer
-from tests.trust.policy.asking import catalog_of, decide, make_request, policy, rule
+from tests.trust.policy.policy_calls import catalog_of, decide, make_request, policy, rule
 
 CATALOG = catalog_of(
     offer("docs", prompts=["write"], resources=["file:///a/x", "test://both"]),

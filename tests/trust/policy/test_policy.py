@@ -16,7 +16,7 @@ from interlock.trust.policy.policy import ConditionalRules, version_of
 from interlock.trust.policy.rules import Rule
 from tests.support.calls import tool_call
 from tests.support.offerings import definition, offer
-from tests.trust.policy.asking import (
+from tests.trust.policy.policy_calls import (
     OWNER,
     catalog_of,
     decide,

@@ -10,7 +10,7 @@ import pytest
 from interlock.core.config import Config, parse_config
 from interlock.core.config.section import FeatureSection
 from interlock.drivers.paths import guarded_from_drivers, hidden_from_drivers
-from tests.drivers.sandbox.cells import attempt_all, needs_confinement, open_confinement
+from tests.drivers.sandbox.confinements import attempt_all, needs_confinement, open_confinement
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 

@@ -24,7 +24,7 @@ from interlock.drivers.sign_in_state import (
 from interlock.drivers.sign_in_store import SqliteSignInStore
 from interlock.errors import AUTH_FAILED, AUTH_REQUIRED, InterlockError
 from interlock.manifests.model import Auth, DriverManifest, Login, Refresh
-from tests.drivers.life_world import driver, hanging_command, read_child_pid, web
+from tests.drivers.driver_world import driver, hanging_command, read_child_pid, web
 from tests.support.clock import ManualClock
 from tests.support.upstreams import run as on_loop
 from tests.support.upstreams import wait_for_exit, with_timeout

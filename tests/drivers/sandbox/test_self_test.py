@@ -19,7 +19,7 @@ from interlock.drivers.sandbox.patterns import Egress
 from interlock.drivers.sandbox.plan import PLAN, EgressRoutes, command_line, encode_plan
 from interlock.drivers.sandbox.self_test import confinement_problem, find_problem
 from interlock.errors import CONFIG, SANDBOX_UNAVAILABLE, InterlockError
-from tests.drivers.sandbox.cells import needs_confinement
+from tests.drivers.sandbox.confinements import needs_confinement
 from tests.support.timeouts import HANG_TIMEOUT
 
 pytestmark = pytest.mark.usefixtures("no_leaks")

@@ -14,7 +14,12 @@ import pytest
 
 from interlock.drivers.sandbox.confinement import Confinement
 from interlock.errors import SANDBOX_UNAVAILABLE, InterlockError
-from tests.drivers.sandbox.cells import attempt_all, needs_confinement, open_confinement, tried
+from tests.drivers.sandbox.confinements import (
+    attempt_all,
+    needs_confinement,
+    open_confinement,
+    tried,
+)
 
 pytestmark = [needs_confinement, pytest.mark.usefixtures("no_leaks")]
 

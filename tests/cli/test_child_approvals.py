@@ -16,7 +16,7 @@ from interlock.protocol.mcp import Era
 from interlock.terminal.approvals_client import PendingApproval
 from interlock.trust.approvals.web import PASSED_ON, to_json
 from tests.trust.approvals.gated import NOW
-from tests.trust.approvals.test_shown_below import read_child_report
+from tests.trust.approvals.test_child_approvals import read_child_report
 
 pytestmark = pytest.mark.feature("tree")
 

@@ -21,7 +21,7 @@ from interlock.drivers.translation import (
 )
 from interlock.errors import InterlockError
 from interlock.manifests.model import ArgumentMapping, ToolContract
-from tests.drivers.making import READ, contract, entry, inputs
+from tests.drivers.driver_decisions import READ, contract, entry, inputs
 from tests.protocol import json_values
 
 ANYTHING = contract(outputs={})

@@ -19,8 +19,8 @@ from interlock.drivers.download import DownloadError, unpack
 from interlock.drivers.processes import run
 from interlock.errors import INSTALL_FAILED
 from interlock.manifests.model import ServerBlock
-from tests.drivers.life_installing import NOWHERE, World, add_fake_program
-from tests.drivers.life_world import Web, web
+from tests.drivers.driver_world import Web, web
+from tests.drivers.install_world import NOWHERE, World, add_fake_program
 from tests.support.timeouts import HANG_TIMEOUT
 
 pytestmark = pytest.mark.usefixtures("no_leaks")

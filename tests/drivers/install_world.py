@@ -16,7 +16,7 @@ import pytest
 from interlock.drivers.installation import Installation, prepare
 from interlock.errors import InterlockError
 from interlock.manifests.model import DriverManifest, InstallStep, ServerBlock, VersionCheck
-from tests.drivers.life_world import driver
+from tests.drivers.driver_world import driver
 from tests.support.upstreams import with_timeout
 
 TINY = ServerBlock("npm", package="tiny-server")

@@ -18,7 +18,7 @@ from interlock.core.upstreams.transports import stdio
 from interlock.core.upstreams.transports.stdio import StdioTransport
 from interlock.core.upstreams.transports.transport import EarlyReceiver, TransportRequest
 from interlock.drivers.sandbox.confinement import Confinement
-from tests.drivers.sandbox.cells import (
+from tests.drivers.sandbox.confinements import (
     LOOPS,
     PLAIN,
     needs_confinement,

@@ -1,6 +1,6 @@
 """The official SDK's server for the conformance suite, made to speak one era, or both.
 
-    python one_era.py both|session|stateless reference|neutral     (in the server's folder)
+    python one_generation_server.py both|session|stateless reference|neutral  # in its folder
 
 It prints the port that it listens on. The SDK's server itself answers whichever era it is asked in;
 here whoever asks in the other one is refused as a server of that era refuses.

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.drivers.sandbox.cells import (
+from tests.drivers.sandbox.confinements import (
     GREETING,
     PLAIN,
     attempt_all,

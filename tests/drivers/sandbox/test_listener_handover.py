@@ -15,7 +15,7 @@ from interlock.drivers.sandbox.listener_handover import ListenerHandover
 from interlock.drivers.sandbox.patterns import Egress, HostPort
 from interlock.drivers.sandbox.plan import EgressRoutes
 from interlock.drivers.sandbox.proxy import Proxy
-from tests.drivers.sandbox.cells import LOOPS, resolve_to_loopback
+from tests.drivers.sandbox.confinements import LOOPS, resolve_to_loopback
 from tests.support.upstreams import run, with_timeout
 
 pytestmark = pytest.mark.usefixtures("no_leaks")

@@ -1,4 +1,4 @@
-"""A node in the seat of the client under test: `python -m tests.conformance.client_seat URL`.
+"""A node in the seat of the client under test: `python -m tests.conformance.client_driver URL`.
 
 The suite starts this with the address of its server. A real node (`interlock up`) is put in front
 of that address, and the official SDK's client behind the node does what the scenario wants of a

@@ -12,8 +12,8 @@ from interlock.core.call import HiddenToolError
 from interlock.core.catalog.effects import EffectLevel, minimum_level
 from interlock.drivers.contract_tool import approval_floor, effect_level
 from interlock.drivers.limits import is_repeatable
+from tests.drivers.driver_decisions import contract
 from tests.drivers.driver_workspace import ANY, Workspace, running
-from tests.drivers.making import contract
 from tests.drivers.test_drivers_approvals import ALLOWED, NOTE_IN, Approver, assert_pending
 
 pytestmark = pytest.mark.usefixtures("no_leaks")

@@ -12,7 +12,7 @@ from interlock.protocol.mcp import PROMPTS_GET, RESOURCES_READ, TOOLS_LIST
 from tests.support.calls import LOCAL, SESSION, tool_call
 from tests.support.offerings import offer
 from tests.support.pipeline import PipelineHarness
-from tests.trust.policy.asking import github, policy, rule
+from tests.trust.policy.policy_calls import github, policy, rule
 
 
 def policy_harness(*rules: Any, **settings: Any) -> PipelineHarness:

@@ -16,7 +16,7 @@ from interlock.drivers.sandbox.confinement import Confinement
 from interlock.drivers.sandbox.name_resolution import resolve_outside
 from interlock.drivers.sandbox.proxy import Proxy
 from interlock.errors import InterlockError
-from tests.drivers.sandbox.cells import (
+from tests.drivers.sandbox.confinements import (
     GREETING,
     LOOPS,
     PLAIN,

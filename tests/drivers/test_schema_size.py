@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from interlock.drivers.contract_shape import ContractShape, SchemaSize
 from interlock.errors import InterlockError
-from tests.drivers.making import READ, contract
+from tests.drivers.driver_decisions import READ, contract
 
 
 def doubling_schema(steps: int, word: str = "allOf", how: str = "#/$defs/a{}") -> dict[str, Any]:
