@@ -1,4 +1,4 @@
-"""What the feature `automation` contributes to a node and to the command line."""
+"""The feature `automation`: its parts of a node and of the command line."""
 
 from __future__ import annotations
 

@@ -183,8 +183,7 @@ def _make_pattern(folder: str, paths: Sequence[TextPath], min_count: int) -> Fol
 def narrow_folder(
     pattern: FolderPattern, texts: Iterable[str], min_count: int, max_folders: int
 ) -> list[FolderPattern]:
-    """Narrow a folder pattern to fewer paths that it matches: return the few folders that
-    contain nearly all of them."""
+    """Return a few folders below a pattern that contain nearly all paths that it matches."""
     paths = [path for text in texts if (path := read_path(text)) is not None]
     tree = FolderTree(paths)
     folders = _split_folders(tree, [tree.deepest(pattern.folder)], min_count, max_folders)

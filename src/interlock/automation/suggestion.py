@@ -62,7 +62,7 @@ MIN_SINCE_EXCEPTION: Final = 5
 
 
 def count_limited(times: Iterable[float]) -> int:
-    """Return how many decisions count if at most five per minute do."""
+    """Return the number of decisions that count: `MAX_COUNTED_PER_MINUTE` per minute."""
     window = SlidingWindow(MINUTE_SECONDS)
     return sum(window.take(time, MAX_COUNTED_PER_MINUTE) for time in sorted(times))
 

@@ -232,7 +232,7 @@ class _StdioChannel(LinesChannel):
 
 
 class _Pipe(asyncio.Protocol):
-    """The asyncio protocol of one of the pipes."""
+    """The asyncio protocol of stdin or stdout."""
 
     def __init__(self, channel: _StdioChannel) -> None:
         self._channel = channel

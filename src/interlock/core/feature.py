@@ -1,4 +1,4 @@
-"""What a feature contributes to a node, and the lifecycle that every component shares.
+"""The contributions of a feature to a node, and the lifecycle of all components.
 
 A feature is a package below `interlock` with a module `feature`. Its `FEATURE` describes what it
 contributes. `app/features.py` lists the features. If the folder of a feature and its line there are

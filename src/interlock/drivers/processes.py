@@ -57,7 +57,7 @@ class CommandResult(Struct, frozen=True):
 
     @property
     def ending(self) -> str:
-        """How the command ended, as the rest of a sentence. Contains nothing of its output."""
+        """Return how the command ended, as the rest of a sentence without its output."""
         if self.start_error:
             return self.start_error
         if self.timed_out:

@@ -199,7 +199,7 @@ PREFIXES: Final = ("exit_code", "http_status", "exception", "header")
 
 
 class ExpirySign(NamedTuple):
-    """A line of `detect`."""
+    """A sign of an expired sign-in: one line of `auth.expiry.detect`."""
 
     line: str
     prefix: str

@@ -1,1 +1,1 @@
-"""What commands share: output, options, finding and reaching a node."""
+"""The common parts of commands: output, options, finding and reaching a node."""

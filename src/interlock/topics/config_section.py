@@ -74,11 +74,10 @@ def check_topics(reader: NodeReader, values: dict[str, Any]) -> None:
 
 
 def _covers(above: str, below: str) -> bool:
-    """Return whether one glob matches everything that another matches.
+    """Return whether the glob `above` matches every text that the glob `below` matches.
 
-    Only for globs with stars and no other wildcards: such a glob covers another if it matches the
-    text of the other, since a star there can only match under a star. A set in brackets matches one
-    character, so it is compared as one.
+    False if `above` has a wildcard other than `*`. A set in brackets of `below` counts as one
+    character.
     """
     return "*" in above and not {*"?["} & {*above} and fnmatchcase(_BRACKETS.sub("?", below), above)
 

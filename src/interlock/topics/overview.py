@@ -1,4 +1,4 @@
-"""What administrators see of topics: configured topics, open topics and their members.
+"""The topics as administrators see them: configured topics, open topics and their members.
 Read-only."""
 
 from __future__ import annotations

@@ -141,7 +141,7 @@ class ParticipantTransport(SingleChannel):
     # -- received messages
 
     def handle_message(self, head: EnvelopeHeader, text: bytes) -> None:
-        """Handle a message of the participant to the node or to everybody."""
+        """Handle a message of the participant to the node or to all participants."""
         if self._is_closed or head.sender != self.participant:
             return
         request_and_kind = (
@@ -369,7 +369,7 @@ class ParticipantConnector:
     # -- what happens in the room
 
     def handle_message(self, head: EnvelopeHeader, text: bytes) -> None:
-        """Handle a message in the room, to the node or to everybody."""
+        """Handle a message in the room, to the node or to all participants."""
         if head.sender == self.participant:
             if self._transport is not None:
                 self._transport.handle_message(head, text)
@@ -595,7 +595,7 @@ def make_server_config(topic: str, participant: str, settings: ParticipantUpstre
 
 
 class RoomUpstreams:
-    """The upstreams of one room."""
+    """The connectors of the participants whose tools the node offers in one topic."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What the feature `tree` contributes to a node and to the command line."""
+"""The feature `tree`: its parts of a node and of the command line."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Who may do what: identity, policy, scopes, budgets, pins, approvals."""
+"""The decisions about callers: identity, policy, scopes, budgets, pins, approvals."""

@@ -370,8 +370,8 @@ class Authorizer:
     # -- Other methods
 
     def authorize_method(self, call: Call) -> None:
-        """Decide about a request that is no call of a tool, and never waits for an operator. Raises
-        InterlockError."""
+        """Authorize a request that is not a tool call. Such a request never waits for an operator.
+        Raises InterlockError."""
         check_method_scopes(call, self._catalog, self._scope_limits)
         decision = self.policy.decide(call)
         self._run_later_steps(call, decision, PASSED_ON if is_passed_on(call) else OTHER)

@@ -71,7 +71,7 @@ def release_reservation(reservation: Reservation) -> None:
 
 
 class BudgetShortfall(NamedTuple):
-    """Why an account rejects a call."""
+    """The reason why an account rejects a call."""
 
     budget: str
     limit: int

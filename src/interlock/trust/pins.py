@@ -85,7 +85,7 @@ class HeldTool:
 
     @property
     def message(self) -> str:
-        """What happened and what to do, without any text of the server."""
+        """Return what happened and what to do, without any text of the server."""
         parts = " and ".join(self.changed) if self.changed else "definition"
         return (
             f"{self.tool} is held: its {parts} changed since a person accepted it. It cannot be "

@@ -48,7 +48,8 @@ class UsageTally(msgspec.Struct):
         self.last = max(now, self.last)
 
     def remaining_share(self, now: float) -> float:
-        """Return the remaining share. A clock that was set back causes no decay."""
+        """Return the share of the earlier counts that remains after the decay until `now`. A clock
+        that was set back causes no decay."""
         return exp(-log(2) * max(0.0, now - self.last) / HALF_LIFE_S)
 
 

@@ -113,7 +113,7 @@ def iterate_subschemas(value: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def escape_token(token: str) -> str:
-    """Escape a name as one step of a JSON pointer."""
+    """Escape a reference token of a JSON pointer (RFC 6901 §3)."""
     return token.replace("~", "~0").replace("/", "~1") if "~" in token or "/" in token else token
 
 

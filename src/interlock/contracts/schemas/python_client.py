@@ -1,4 +1,4 @@
-"""A generator of typed Python clients from OpenAPI documents. A client needs no library but
+"""A generator of typed Python clients from OpenAPI documents. A client needs only the library
 `msgspec`. Pure.
 
 Every operation is a method; its parameters are arguments, and its response is a struct. Streaming

@@ -237,7 +237,8 @@ def _replace(text: str, node: Node, new: str) -> str:
 
 
 def _end(entry: Node | tuple[Node, Node]) -> int:
-    """Return the end of an entry. The value of an alias is at its anchor."""
+    """Return the position in the text after an entry. The value of an alias has the position of
+    its anchor, so the later of key and value counts."""
     if isinstance(entry, tuple):
         return int(max(node.end_mark.index for node in entry))
     return int(entry.end_mark.index)

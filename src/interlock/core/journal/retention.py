@@ -109,7 +109,7 @@ class Retention:
 
     @property
     def check_interval(self) -> float | None:
-        """How often `is_due` must be called even without new entries. None: never."""
+        """Return how often to call `is_due` even without new entries. None: never."""
         if self._max_age is None:
             return None
         return min(

@@ -138,7 +138,7 @@ MAX_TTL_SECONDS: Final = 24 * 3600.0
 POLL_INTERVAL_SECONDS: Final = 1.0
 """The interval at which a client should poll."""
 _SWEEP_SECONDS: Final = 1.0
-_NO_RESPONSE: Final = "The client did not come back with an answer in time."
+_NO_RESPONSE: Final = "The client did not send its response in time."
 
 
 _log = logging.getLogger("interlock.pipeline")

@@ -41,7 +41,7 @@ T = TypeVar("T")
 READERS: Final = 2
 SOON_SECONDS: Final = 1.0
 KEPT_REVISIONS: Final = 10_000
-"""Deletions are forgotten after so many later revisions."""
+"""A deletion is remembered for this number of later revisions."""
 MAX_BATCH: Final = 1000
 _BUSY_SECONDS: Final = 5.0
 _SOCKET_NAME_BYTES: Final = 8

@@ -1,1 +1,1 @@
-"""What is spoken downstream: supervisors keep alive, peers speak MCP, links move bytes."""
+"""The upstreams of a node. Supervisors connect them, clients speak MCP, transports move bytes."""

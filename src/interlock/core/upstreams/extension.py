@@ -1,4 +1,4 @@
-"""What a feature can add to upstreams: connectors, offering terms, hop tokens."""
+"""The additions of features to upstreams: connectors, offering terms, hop tokens."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def find_unknown_names(project: DriverProject) -> Iterator[tuple[KeyPath, str, s
 
 
 def find_missing_manifests(project: DriverProject) -> Iterator[tuple[str, str]]:
-    """Yield folders among the drivers without a manifest."""
+    """Yield the driver folders without a manifest, each with a message."""
     for folder in project.settings.folders:
         try:
             entries = sorted(os.scandir(project.base_dir / folder), key=lambda entry: entry.name)

@@ -162,7 +162,7 @@ class Bridge:
 
     @property
     def problem(self) -> str:
-        """Why the server is not available now. Empty if it is."""
+        """Return why the server is not available now. Empty if it is."""
         supervisor = self._supervisor
         if supervisor is None:
             return f"{self.name} is not running."

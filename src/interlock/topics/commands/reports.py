@@ -1,4 +1,4 @@
-"""What topics add to the commands that belong to no feature."""
+"""The additions of topics to the commands that belong to no feature."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def write_welcome(
 def write_presence(
     id: str, ts: str, event: str, participant_id: str, capabilities: Sequence[str] | None
 ) -> bytes:
-    """Encode a presence message. `capabilities` is None if the participant left."""
+    """Encode a presence message. `capabilities` is None if the participant disconnected."""
     participant: dict[str, Any] = {"id": participant_id}
     if capabilities is not None:
         participant["capabilities"] = list(capabilities)

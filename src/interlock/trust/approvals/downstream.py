@@ -388,7 +388,7 @@ class ChildPendingCalls:
                 await asyncio.shield(saved)
 
     def _on_pending(self, record: Approval) -> None:
-        """Record that a child gate holds the call of this approval."""
+        """Record that the call of this approval is pending at a child node."""
         self._inbox.index_child_id(record)
         self._remember(record.below, record.upstream, record.below_until)
         self._show_report(record.result, record.upstream, record.tool, record.caller, record.effect)

@@ -1,2 +1,2 @@
 """Ways to be known beside a token of the config: signed tokens, API tokens, opaque tokens that
-somebody else is asked about, and client certificates. Nothing here waits, or talks to anybody."""
+another server is asked about, and client certificates. Nothing here waits or uses the network."""

@@ -85,7 +85,7 @@ class ApiTokens:
     def __init__(self, wall_clock: Callable[[], float]) -> None:
         self._clock = wall_clock
         self.access = AccessSnapshot()
-        """The current content of the store, set by whoever reads the store."""
+        """The current content of the store, set by the reader of the store."""
         self.last_uses: dict[str, float] = {}
         """The last uses of tokens, by id, that are not stored yet."""
         self._requires_token = False

@@ -214,7 +214,6 @@ class IdentityComponent:
 
     def _has_issuer(self, caller: Caller) -> bool:
         """Return whether the config still has an issuer that may have issued the token."""
-        """Whether the config still knows somebody who may have issued its token."""
         identity = self._parts.config.identity
         if caller.kind == "jwt":
             prefixes = [issuer.prefix for issuer in identity.issuers]

@@ -136,7 +136,7 @@ class KeySet:
             self.problem = why
         except Exception:
             # Callers wait for the end of this task, so it must not fail.
-            # Whoever waits for it must not wait for ever.
+            # A waiting caller must get a result in any case.
             _log.exception("issuer %s: its keys could not be read", self.issuer)
             self.problem = "internal error, see the log of the node"
         else:

@@ -45,7 +45,7 @@ class KeySource(Protocol):
 
     @property
     def problem(self) -> str | None:
-        """Why the last read of the keys failed. None: it succeeded."""
+        """Return why the last read of the keys failed. None: it succeeded."""
         ...
 
 

@@ -135,7 +135,7 @@ class Chain(NamedTuple):
         return OperatorChainHead(len(self.links), self.links[-1]) if self.links else None
 
     def contains(self, head: OperatorChainHead | None) -> bool:
-        """Return whether the chain contains this head."""
+        """Return whether the chain contains this head. None is the head of an empty chain."""
         if head is None:
             return True
         return 0 < head.number <= len(self.links) and self.links[head.number - 1] == head.link

@@ -233,7 +233,7 @@ class Session:
     def end(self) -> None:
         """End the session and reject its open client requests."""
         self.is_alive = False
-        self._client_requests.reject_all("The client is gone and will not answer.")
+        self._client_requests.reject_all("The client has disconnected.")
         callbacks, self.on_close = self.on_close, []
         for callback in callbacks:
             try:

@@ -69,7 +69,7 @@ def origin(url: str) -> str:
 
 
 def canonical(url: str) -> str:
-    """Return an MCP server's URL as the name of a resource (RFC 8707 §2).
+    """Return an MCP server's URL as a resource indicator (RFC 8707 §2).
 
     Without user, fragment and query: they may contain a secret, which the authorization server must
     not get.
