@@ -481,7 +481,7 @@ def test_abandons_task_without_response() -> None:
     harness.clock.advance(98)
     assert harness.get(id)["status"] == "input_required"
     harness.clock.advance(3)
-    assert harness.s.last.abandoned == ["The client did not come back with an answer in time."]
+    assert harness.s.last.abandoned == ["The client did not send its response in time."]
     assert harness.s.last.questions[0].refusal[0] == -32603
     assert error_name(harness.get(id)) == "unknown_task"
     assert len(harness.tasks.local_tasks) == 0

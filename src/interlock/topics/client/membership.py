@@ -2,7 +2,8 @@
 
 Received texts are passed to `receive`; sent texts go to the callback `send`. Every received message
 is checked before anything uses it: first the envelope, then the payload against the kind, then the
-ids. A message that fails a check is rejected and counted for its sender. The checks cannot be disabled.
+ids. A message that fails a check is rejected and counted for its sender. The checks cannot be
+disabled.
 """
 
 from __future__ import annotations
