@@ -161,7 +161,7 @@ def run(settings: DecisionSettings) -> tuple[dict[str, Any], list[Bar]]:
         for name in ("cold", "warm", "conditional")
     ]
     show_bars(bars)
-    decided = sorted({policy.judge(call).action.word for call in calls})
+    decided = sorted({policy.judge(call).action.label for call in calls})
     result = {
         "rules": len(rules),
         "tools": len(tools),

@@ -348,7 +348,7 @@ def test_screen_shows_participants_and_proposals() -> None:
 
 
 def test_connection_problems_are_in_title() -> None:
-    words = draw_text(replace(SCREEN, connected=False, lost=12))
+    words = draw_text(replace(SCREEN, connected=False, lost_count=12))
     assert words.startswith(" ops · you are human · 1 here · 12 messages lost · not connected")
 
 

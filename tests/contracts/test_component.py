@@ -306,24 +306,24 @@ def test_pins_and_contracts_need_separate_acceptance(start_node: Start) -> None:
     trust = shop.running.node.trust
     assert trust._pin_store.sync().wait(HANG_TIMEOUT)
     store = PinStore(shop.folder / "pins.db")
-    seen = store.seen("shop.echo")
+    seen = store.find_seen_contract("shop.echo")
     assert seen is not None
     store.accept(seen, "operator")
     store.close()
     assert trust._pin_store.sync().wait(HANG_TIMEOUT)
-    shop.running.until(lambda: not trust.pins.held, "the pin to be accepted")
+    shop.running.until(lambda: not trust.pins.held_tools, "the pin to be accepted")
     assert shop.listed() == ["shop.add", "shop.echo"]
     # And the other way round: what pins let go is still held for what it breaks.
     shop.offers(tool("echo", "text", "x", text=TEXT, x=TEXT), ADD)
     store = PinStore(shop.folder / "pins.db")
     assert trust._pin_store.sync().wait(HANG_TIMEOUT)
-    seen = store.seen("shop.echo")
+    seen = store.find_seen_contract("shop.echo")
     assert seen is not None
     store.accept(seen, "operator")
     store.close()
     assert trust._pin_store.sync().wait(HANG_TIMEOUT)
     shop.running.until(
-        lambda: [type(one).__name__ for one in trust.pins.held.values()] == ["HeldContract"],
+        lambda: [type(one).__name__ for one in trust.pins.held_tools.values()] == ["HeldContract"],
         "only the contract to hold it",
     )
     assert shop.listed() == ["shop.add"]

@@ -100,7 +100,7 @@ async def test_process_that_does_not_read_gets_no_more_calls(
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
     sent: list[asyncio.Task[Any]] = []
-    while process._running is not None and process._running.unsent <= 1_000_000:
+    while process._running is not None and process._running.unread_byte_count <= 1_000_000:
         assert len(sent) < 20, "nothing bounds what waits to be sent"
         sent.append(asyncio.create_task(call(process, 500_000, bounded=False)))
         await asyncio.sleep(0)

@@ -130,7 +130,7 @@ async def test_removed_driver_is_not_restarted(tmp_path: Path) -> None:
         supervisor.upstream_client.on_transport_lost("it is gone")
         assert (await waiting).failure.name == "upstream_lost"
         await node.until(
-            lambda: not node.drivers._ending,
+            lambda: not node.drivers._end_tasks,
             "the end of everything",
         )
         assert driver.supervisor is None

@@ -222,7 +222,7 @@ async def test_page_without_callback_is_polled(tmp_path: Path) -> None:
 
     completion = Completion(http=HttpProbe("https://auth.example.com/me"))
     manifest = with_login(tmp_path, url=PAGE, completes_when=completion)
-    await sign_in(manifest, open_url=show, ask=ask, sleep=naps, clock=clock)
+    await sign_in(manifest, open_url=show, probe_client=ask, sleep=naps, clock=clock)
     assert shown == [PAGE]
     assert naps.taken == [POLL_SECONDS] * 3
     # Not for ever.
@@ -232,7 +232,7 @@ async def test_page_without_callback_is_polled(tmp_path: Path) -> None:
         return 401
 
     error = await sign_in_error(
-        manifest, open_url=show, ask=never, sleep=naps, clock=clock, timeout=10.0
+        manifest, open_url=show, probe_client=never, sleep=naps, clock=clock, timeout=10.0
     )
     assert "not completed within 10 s" in error.message
     assert "HTTP 401" in error.message

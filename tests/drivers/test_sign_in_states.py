@@ -364,7 +364,7 @@ def refreshes(manifest: DriverManifest, warned: list[str], hook: Any = None) -> 
     return create_refresher(
         manifest,
         run=processes.run,
-        ask=health_probe.probe_server,
+        probe_client=health_probe.probe_server,
         env={},
         hook=hook,
         warn=warned.append,

@@ -25,7 +25,7 @@ def moments(steps: list[float]) -> list[float]:
 @given(gaps, st.integers(1, 50), st.integers(1, 50))
 def test_bucket_never_exceeds_rate_and_burst(steps: list[float], rate: int, burst: int) -> None:
     bucket = TokenBucket(rate, burst, 0.0)
-    taken = [now for now in moments(steps) if bucket.take(now)]
+    taken = [now for now in moments(steps) if bucket.take_token(now)]
     for first, since in enumerate(taken):
         for more, until in enumerate(taken[first:], 1):
             assert more <= burst + rate * (until - since) + 1e-6
@@ -38,23 +38,23 @@ def test_bucket_accepts_average_rate(steps: list[float]) -> None:
     now = 0.0
     for step in steps:
         now += max(step, 0.5) + 1e-9
-        assert bucket.take(now)
+        assert bucket.take_token(now)
 
 
 def test_bucket_starts_full_and_refills() -> None:
     bucket = TokenBucket(10, 3, 0.0)
-    assert [bucket.take(0.0) for _ in range(4)] == [True, True, True, False]
-    assert not bucket.take(0.09)
-    assert bucket.take(0.1)
-    assert [bucket.take(100.0) for _ in range(4)] == [True, True, True, False]
+    assert [bucket.take_token(0.0) for _ in range(4)] == [True, True, True, False]
+    assert not bucket.take_token(0.09)
+    assert bucket.take_token(0.1)
+    assert [bucket.take_token(100.0) for _ in range(4)] == [True, True, True, False]
 
 
 def test_bucket_ignores_clock_set_back() -> None:
     bucket = TokenBucket(1, 1, 100.0)
-    assert bucket.take(100.0)
-    assert not bucket.take(50.0)
-    assert not bucket.take(50.9)
-    assert bucket.take(51.0)
+    assert bucket.take_token(100.0)
+    assert not bucket.take_token(50.0)
+    assert not bucket.take_token(50.9)
+    assert bucket.take_token(51.0)
 
 
 # -- sliding window
@@ -63,7 +63,7 @@ def test_bucket_ignores_clock_set_back() -> None:
 @given(gaps, st.integers(1, 20))
 def test_window_never_exceeds_limit(steps: list[float], limit: int) -> None:
     window = SlidingWindow(60.0)
-    taken = [now for now in moments(steps) if window.take(now, limit)]
+    taken = [now for now in moments(steps) if window.count_if_below(now, limit)]
     for index, now in enumerate(taken):
         assert sum(now - 60.0 < at <= now for at in taken[: index + 1]) <= limit
 
@@ -157,14 +157,14 @@ def test_window_memory_is_bounded() -> None:
 
 def test_window_ignores_clock_set_back() -> None:
     window = SlidingWindow(60.0)
-    assert window.take(100.0, 1)
-    assert not window.take(10.0, 1)
+    assert window.count_if_below(100.0, 1)
+    assert not window.count_if_below(10.0, 1)
     assert window.wait_seconds(10.0, 1) == 150.0
 
 
 def test_window_with_zero_limit_accepts_nothing() -> None:
     window = SlidingWindow(60.0)
-    assert not window.take(0.0, 0)
+    assert not window.count_if_below(0.0, 0)
     assert window.wait_seconds(0.0, 0) == float("inf")
 
 

@@ -250,8 +250,8 @@ def test_cancellation_names_envelope(fixture: Fixture) -> None:
 
 def test_disconnected_participant_gets_no_requests(fixture: Fixture) -> None:
     fixture.call()
-    fixture.link.lost("it left the room")
-    fixture.link.lost("it left the room")
+    fixture.link.on_participant_left("it left the room")
+    fixture.link.on_participant_left("it left the room")
     assert fixture.near.gone == ["it left the room"]
     fixture.answer()
     assert fixture.near.delivered == []

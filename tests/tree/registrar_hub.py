@@ -66,11 +66,11 @@ class ChannelEnd(Endpoint):
             self.closed_with = (code, reason)
             self._stop_delivery("closed by this side")
             self._end("closed by this side")
-            self._on_connection_gone()
+            self._on_connection_closed()
             other = self.other
             other.close_reason = reason
             other._end(f"it closed the channel: {reason}" if reason else "it closed the channel")
-            other._on_connection_gone()
+            other._on_connection_closed()
 
     def _abort(self, why: str) -> None:
         self.close(1009, why)
@@ -277,9 +277,9 @@ class RegistrarHub:
             settings=self.settings,
             aggregator_id=aggregator_id,
             node_info=OWN_INFO,
-            begin=self._begin,
-            end=self._end,
-            taken=self.configured.__contains__,
+            create_upstream=self._begin,
+            remove_upstream=self._end,
+            is_segment_taken=self.configured.__contains__,
             on_change=self._changed,
             on_granted=self._granted,
             on_lost=lambda info, reason: self.lost.append((info.segment, reason)),

@@ -63,7 +63,7 @@ class ParentConversation:
     def request(self, method: str, params: bytes) -> asyncio.Future[bytes]:
         return self._asking.request(method, params)
 
-    def announce(self, method: str, params: bytes | Raw | None) -> None:
+    def send_notification(self, method: str, params: bytes | Raw | None) -> None:
         self._channel.send(jsonrpc.notification(method, params))
 
     def closed(self) -> None:
@@ -206,7 +206,7 @@ class ParentsAndSubserver:
             parent=self.settings,
             subserver_id=SUBSERVER,
             role="leaf",
-            converse=self._converse,
+            create_conversation=self._converse,
             subtree_ids=lambda: self.subtree,
             on_registered=self.registered.append,
             on_lost=self.lost.append,
@@ -240,7 +240,7 @@ def run_scene(
     async def run() -> None:
         stage = world()
         registrant = stage.registrant(**more)
-        registrant.begin()
+        registrant.start()
         await run_ready_tasks(30)
         await scene(stage, registrant)
         ending = asyncio.ensure_future(registrant.end())
@@ -261,7 +261,7 @@ async def open_parent(
 
     stage = world()
     registrant = stage.registrant(**more)
-    registrant.begin()
+    registrant.start()
     await run_ready_tasks(30)
     yield stage, registrant
     ending = asyncio.ensure_future(registrant.end())

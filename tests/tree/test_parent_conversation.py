@@ -312,20 +312,24 @@ def test_notifications_name_their_request(parent: Callable[..., ParentEnd]) -> N
 
 def test_announces_notification_once(parent: Callable[..., ParentEnd]) -> None:
     new = parent()
-    new.running.do(lambda: new.conversation.announce("notifications/message", b'{"data":1}'))
+    new.running.do(
+        lambda: new.conversation.send_notification("notifications/message", b'{"data":1}')
+    )
     assert new.sent[-1] == {
         "jsonrpc": "2.0", "method": "notifications/message",
         "params": {"data": 1, "_meta": {"x-mcpax-request": None}},
     }  # fmt: skip
-    new.running.do(lambda: new.conversation.announce("notifications/initialized", None))
+    new.running.do(lambda: new.conversation.send_notification("notifications/initialized", None))
     assert new.sent[-1] == {"jsonrpc": "2.0", "method": "notifications/initialized"}
     old = parent()
     old.ask("initialize", initialize(SESSION))
     old.say("notifications/initialized")
     before = len(old.sent)
     # The node's listeners tell whoever has a session, by its own level.
-    old.running.do(lambda: old.conversation.announce("notifications/message", b"{}"))
-    old.running.do(lambda: old.conversation.announce("notifications/mcpax/subserver_lost", b"{}"))
+    old.running.do(lambda: old.conversation.send_notification("notifications/message", b"{}"))
+    old.running.do(
+        lambda: old.conversation.send_notification("notifications/mcpax/subserver_lost", b"{}")
+    )
     assert [m["method"] for m in old.sent[before:]] == ["notifications/mcpax/subserver_lost"]
 
 

@@ -83,7 +83,7 @@ async def test_registration_contains_proof() -> None:
 
     world = ParentsAndSubserver(authority=AUTHORITY, authority_key=pem(key))
     registrant = world.registrant()
-    registrant.begin()
+    registrant.start()
     await run_ready_tasks(30)
     (register,) = world.root.of(ax.REGISTER)
     assert register["authority"] == AUTHORITY
@@ -98,7 +98,7 @@ async def test_registration_contains_proof() -> None:
 async def test_tls_is_at_least_1_3() -> None:
     world = ParentsAndSubserver(url="wss://127.0.0.1:1/ax")
     registrant = world.registrant()
-    registrant.begin()
+    registrant.start()
     await run_ready_tasks(30)
     (context,) = world.root.contexts
     assert context is not None
@@ -110,7 +110,7 @@ async def test_tls_is_at_least_1_3() -> None:
 async def test_shows_unusable_tls_files(tmp_path: Path) -> None:
     world = ParentsAndSubserver(url="wss://127.0.0.1:1/ax", ca=str(tmp_path / "none.pem"))
     registrant = world.registrant()
-    registrant.begin()
+    registrant.start()
     await run_ready_tasks(30)
     assert "none.pem" in (registrant.status().problem or "")
     assert registrant.status().symbol == "config_error"

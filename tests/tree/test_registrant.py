@@ -69,7 +69,7 @@ def test_aggregator_sends_subtree_ids_and_changes() -> None:
         (register,) = world.root.of(ax.REGISTER)
         assert register["x-mcpax-subtree-ids"] == [SUBSERVER]
         world.subtree = (SUBSERVER, OTHER)
-        registrant.changed()
+        registrant.on_subtree_changed()
         await run_ready_tasks(30)
         (beat,) = world.root.of(ax.HEARTBEAT)
         assert beat["x-mcpax-subtree-ids"] == [SUBSERVER, OTHER]
@@ -104,7 +104,7 @@ def test_reports_rejection_of_subtree(
         assert state_of(registrant) is RegistrantState.REGISTERED
         assert len(told) == 1
 
-    run_scene(scene, world, on_refused=told.append)
+    run_scene(scene, world, on_subtree_rejected=told.append)
     if said is LOOP:
         assert told[0].data == {"aggregator_id": OTHER}
 
@@ -121,17 +121,17 @@ def test_other_rejection_does_not_affect_subtree() -> None:
         await world.time.advance_slowly(5.0)
         assert told == []
 
-    run_scene(scene, world, on_refused=told.append)
+    run_scene(scene, world, on_subtree_rejected=told.append)
 
 
 @pytest.mark.parametrize("hangs_up", [True, False])
 async def test_reports_cycle_even_if_parent_disconnects(hangs_up: bool) -> None:
     told: list[InterlockError] = []
 
-    async with open_parent(on_refused=told.append) as (world, registrant):
+    async with open_parent(on_subtree_rejected=told.append) as (world, registrant):
         world.root.refuses_news, world.root.hangs_up = LOOP, hangs_up
         world.subtree = (SUBSERVER, OTHER)
-        registrant.changed()
+        registrant.on_subtree_changed()
         await run_ready_tasks(30)
         assert [one.data for one in told] == [{"aggregator_id": OTHER}]
         assert state_of(registrant) is RegistrantState.WAITING
@@ -143,17 +143,17 @@ async def test_reports_cycle_even_if_parent_disconnects(hangs_up: bool) -> None:
 async def test_rejected_subtree_change_keeps_session() -> None:
     told: list[InterlockError] = []
 
-    async with open_parent(on_refused=told.append) as (world, registrant):
+    async with open_parent(on_subtree_rejected=told.append) as (world, registrant):
         world.root.refuses_news = TOO_MANY
         world.subtree = (SUBSERVER, OTHER)
-        registrant.changed()
+        registrant.on_subtree_changed()
         await run_ready_tasks(30)
         assert len(told) == 1
         await world.time.advance_slowly(10.0)
         assert state_of(registrant) is RegistrantState.REGISTERED
         assert len(told) == 1
         world.root.refuses_news, world.subtree = None, (SUBSERVER,)
-        registrant.changed()
+        registrant.on_subtree_changed()
         await run_ready_tasks(30)
         assert world.root.of(ax.HEARTBEAT)[-1]["x-mcpax-subtree-ids"] == [SUBSERVER]
         assert world.lost == []
@@ -227,7 +227,7 @@ async def test_sends_no_heartbeat_without_interval() -> None:
         assert world.root.of(ax.HEARTBEAT) == []
         assert state_of(registrant) is RegistrantState.REGISTERED
         world.subtree = (OTHER,)
-        registrant.changed()
+        registrant.on_subtree_changed()
         await run_ready_tasks(30)
         assert len(world.root.of(ax.HEARTBEAT)) == 1
 
@@ -385,7 +385,7 @@ async def test_repeated_removal_slows_retries() -> None:
 async def test_deregisters_on_stop() -> None:
     world = ParentsAndSubserver()
     registrant = world.registrant()
-    registrant.begin()
+    registrant.start()
     await run_ready_tasks(30)
     session = world.root.session
     await registrant.end()
@@ -409,7 +409,7 @@ async def test_ends_without_start() -> None:
 
 async def test_ends_after_first_loss_if_once() -> None:
     world = ParentsAndSubserver()
-    registrant = world.registrant(once=True)
+    registrant = world.registrant(is_single_attempt=True)
     registrant.begin()
     await run_ready_tasks(30)
     assert state_of(registrant) is RegistrantState.REGISTERED
@@ -423,12 +423,12 @@ async def test_ends_after_first_loss_if_once() -> None:
 
 async def test_sends_notifications_while_registered() -> None:
     async with open_parent() as (world, registrant):
-        registrant.tell("notifications/x", b'{"a":1}')
+        registrant.send_notification("notifications/x", b'{"a":1}')
         await run_ready_tasks(30)
         assert world.root.of("notifications/x") == [{"a": 1}]
         world.root.end.close()
         await run_ready_tasks(30)
-        registrant.tell("notifications/x", b'{"a":2}')
+        registrant.send_notification("notifications/x", b'{"a":2}')
         await run_ready_tasks(30)
         assert len(world.root.of("notifications/x")) == 1
 

@@ -40,7 +40,7 @@ class RegistrantMachine(RuleBasedStateMachine):
         # The parents' side of a conversation never sees junk from us; ours must take theirs.
         self.world._converse = self._tolerant  # type: ignore[method-assign]
         self.registrant = self.world.registrant()
-        self.registrant.begin()
+        self.registrant.start()
         await run_ready_tasks(30)
 
     def _tolerant(self, channel: Any, registrant: Registrant) -> Any:
@@ -107,7 +107,7 @@ class RegistrantMachine(RuleBasedStateMachine):
     @rule(ids=st.sampled_from([None, (), ("33333333-3333-4333-8333-333333333333",)]))
     def others_join(self, ids: Any) -> None:
         self.world.subtree = ids
-        self.do(self.registrant.changed)
+        self.do(self.registrant.on_subtree_changed)
 
     @invariant()
     def it_holds_at_most_one_channel(self) -> None:

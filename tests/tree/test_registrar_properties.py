@@ -201,7 +201,7 @@ class RegistrarMachine(RuleBasedStateMachine):
         assert set(self.hub.supervisors) == set(keys)
         assert set(self.hub.listed) <= set(keys)
         for key, supervisor in self.hub.supervisors.items():
-            peer = supervisor.peer
+            peer = supervisor.upstream_client
             if not keys[key].live:
                 assert peer is None
                 assert supervisor.state is State.DEGRADED

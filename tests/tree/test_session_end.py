@@ -30,20 +30,20 @@ def end_session(
 
 @pytest.mark.parametrize(("code", "symbol"), FOR_GOOD)
 async def test_stops_after_final_rejection(code: int, symbol: str) -> None:
-    async with open_parent(stubborn=False) as (world, registrant):
+    async with open_parent(retries_rejections=False) as (world, registrant):
         await world.time.advance_slowly(60.0)
         end_session(world, code, symbol)
         await run_ready_tasks(30)
         assert state_of(registrant) is RegistrantState.ENDED
         assert registrant.problem is not None
         assert registrant.problem.message == "Because."
-        assert registrant.refused
+        assert registrant.is_rejected
         await world.time.advance_slowly(600.0)
         assert len(world.registered) == 1
 
 
 async def test_retries_temporary_rejection() -> None:
-    async with open_parent(stubborn=False) as (world, registrant):
+    async with open_parent(retries_rejections=False) as (world, registrant):
         await world.time.advance_slowly(60.0)
         end_session(world, -31011, "unknown_session")
         await world.time.advance_slowly(1.0)
@@ -52,7 +52,7 @@ async def test_retries_temporary_rejection() -> None:
 
 
 async def test_tries_backup_before_stopping() -> None:
-    async with open_parent(lambda: ParentsAndSubserver(backups=1), stubborn=False) as (
+    async with open_parent(lambda: ParentsAndSubserver(backups=1), retries_rejections=False) as (
         world,
         registrant,
     ):
@@ -82,7 +82,7 @@ def test_rejection_at_registration_may_be_final(
         assert (state_of(registrant) is RegistrantState.ENDED) is ends
         assert registrant.refused is ends
 
-    run_scene(scene, world, stubborn=False)
+    run_scene(scene, world, retries_rejections=False)
 
 
 async def test_node_retries_slowly_and_logs_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -240,7 +240,7 @@ async def test_key_rotation_rejects_no_call(tmp_path: Path) -> None:
 def published_key_ids(node: Node) -> list[str]:
     registrant = node.component(Tree).registrant
     assert registrant is not None
-    above = node.component(Tree).tokens.above()
+    above = node.component(Tree).tokens.parent_issuer()
     assert above is not None
     return [key["kid"] for key in json.loads(bytes(above.jwks))["keys"]]
 

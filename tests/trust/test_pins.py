@@ -49,7 +49,7 @@ class Node:
         self.pins = Pins(self.catalog, self.keeper, mode, on_held=self.heard.append)
         self.keeper.on_changed = self.pins.apply_changes
         self.keeper.start()
-        self.rig.authorizer.install(pins_step(self.pins.reject_held, self.pins.held))
+        self.rig.authorizer.install(pins_step(self.pins.reject_held, self.pins.held_tools))
         for offering in offers:
             self.post(offering)
 
@@ -91,7 +91,7 @@ class Node:
 
     def accept(self, name: str = "files.delete") -> None:
         def accepted(store: PinStore) -> None:
-            seen = store.seen(name)
+            seen = store.find_seen_contract(name)
             assert seen is not None
             store.accept(seen, "ada")
 
@@ -133,9 +133,9 @@ def test_changed_tool_is_blocked(node: Node) -> None:
     [held] = node.heard
     # While its writer has the file, nobody waits for what was accepted.
     late = time.monotonic() + HANG_TIMEOUT
-    while not held.changed:
+    while not held.changed_members:
         assert time.monotonic() < late
-    assert (held.tool, held.changed) == ("files.delete", ("description",))
+    assert (held.tool, held.changed_members) == ("files.delete", ("description",))
 
 
 def test_block_message_hides_changed_description(node: Node) -> None:
@@ -185,7 +185,7 @@ def test_operator_accepts_change(node: Node) -> None:
     assert node.refusal() is None
     assert node.listed == ["files.delete", "files.list"]
     assert events == [{TOOLS}]
-    assert not node.pins.held
+    assert not node.pins.held_tools
     # From now on that is what it is to stay.
     node.post(files())
     assert node.refusal() is not None
@@ -196,7 +196,7 @@ def test_accept_does_not_cover_later_change(node: Node) -> None:
     node.post(files(BAD))
 
     def late(store: PinStore) -> None:
-        seen = store.seen("files.delete")
+        seen = store.find_seen_contract("files.delete")
         assert seen is not None
         node.catalog.publish(files(BAD + " And more."))
         store.accept(seen, "ada")
@@ -219,7 +219,7 @@ def test_returning_tool_is_blocked_only_while_missing(node: Node) -> None:
     node.catalog.withdraw("files")
     node.post(files())
     assert node.refusal() is None
-    assert not node.pins.held
+    assert not node.pins.held_tools
 
 
 def test_restored_tool_is_unblocked(node: Node) -> None:
@@ -330,7 +330,7 @@ def test_off_mode_keeps_pins_and_blocks_nothing(node: Node) -> None:
     node.post(files(BAD))
     node.pins.configure("off")
     assert node.refusal() is None
-    assert not node.pins.held
+    assert not node.pins.held_tools
     node.pins.on_approved_tool(node.tool("files.list"), "ada")
     node.pins.configure("approved")
     # What was pinned stays pinned.
@@ -415,6 +415,6 @@ def test_listed_and_callable_tools_match_pins(steps: list[tuple[str, int]]) -> N
             free = mode == "off" or accepted is None or tool.description == accepted
             assert ("files.delete" in node.listed) == free
             assert (node.refusal() is None) == free
-            assert bool(node.pins.held) == (not free)
+            assert bool(node.pins.held_tools) == (not free)
     finally:
         node.keeper.close()

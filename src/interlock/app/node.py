@@ -514,7 +514,7 @@ class Node:
             under_way=len(list(self.pipeline.running_calls())),
             tasks=len(asyncio.all_tasks()),
             journal=self.journal_health,
-            held=sorted(held_tool.tool for held_tool in self.trust.pins.held.values()),
+            held=sorted(held_tool.tool for held_tool in self.trust.pins.held_tools.values()),
             waiting=self.trust.pending_count,
             policy=self.trust.policy.version,
             problems=problems,

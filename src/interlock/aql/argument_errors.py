@@ -310,10 +310,10 @@ def _parameter_path(operation: Operation, path: list[Any]) -> str:
     if not path:
         return "params"
     parameter = _find_parameter(operation, str(path[0]))
-    first = str(path[0])
+    first_part = str(path[0])
     if parameter is not None:
-        first = f"input.{parameter.name}" if parameter.in_input else parameter.name
-    return ".".join((first, *(errors.shorten(str(step)) for step in path[1:])))
+        first_part = f"input.{parameter.name}" if parameter.in_input else parameter.name
+    return ".".join((first_part, *(errors.shorten(str(step)) for step in path[1:])))
 
 
 def _expected_type(operation: Operation, path: list[Any]) -> str:

@@ -109,17 +109,17 @@ async def _write(stdin: asyncio.StreamWriter, message: bytes) -> None:
 
 
 def make_desktop_channel(
-    environ: Mapping[str, str], which: Callable[[str], str | None] = shutil.which
+    environ: Mapping[str, str], find_program: Callable[[str], str | None] = shutil.which
 ) -> CommandChannel | None:
     """Return a channel for a window of this desktop. None: there is no desktop or no program."""
     if not (environ.get("DISPLAY") or environ.get("WAYLAND_DISPLAY")):
         return None
-    window = which("zenity")
+    window = find_program("zenity")
     if window is not None:
         # zenity reads its text from standard input.
         command = (window, "--text-info", f"--title={_TITLE}", "--width=480", "--height=240")
         return CommandChannel(command, environ, timeout=600.0)
-    notify = which("notify-send")
+    notify = find_program("notify-send")
     if notify is not None:
         # notify-send takes text on its command line, where others could read it, so the code is not
         # shown.
@@ -132,7 +132,7 @@ def install_channels(
     codes: VerificationCodes,
     environ: Mapping[str, str],
     base_dir: Path,
-    which: Callable[[str], str | None] = shutil.which,
+    find_program: Callable[[str], str | None] = shutil.which,
 ) -> list[CommandChannel]:
     """Create and activate the channels of the config. Returns the channels to close later.
 
@@ -142,10 +142,10 @@ def install_channels(
     channels: list[CommandChannel] = []
     for config in configs:
         if config.kind == "command":
-            words = [resolve(word, environ=environ, base_dir=base_dir) for word in config.command]
-            channels.append(CommandChannel(words, environ))
+            command = [resolve(part, environ=environ, base_dir=base_dir) for part in config.command]
+            channels.append(CommandChannel(command, environ))
         elif config.kind == "desktop":
-            channel = make_desktop_channel(environ, which)
+            channel = make_desktop_channel(environ, find_program)
             if channel is None:
                 _log.warning("code channel desktop: no window available; use `interlock operator`")
             else:

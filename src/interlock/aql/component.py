@@ -438,7 +438,7 @@ class Aql(FeatureComponent):
                     if operation_catalog.number != number:
                         number = operation_catalog.number
                         await asyncio.to_thread(self.searcher.prepare, operation_catalog)
-                if self.usage.changed and time.monotonic() - last_save > _SAVE_USAGE_SECONDS:
+                if self.usage.changed_keys and time.monotonic() - last_save > _SAVE_USAGE_SECONDS:
                     last_save = time.monotonic()
                     await asyncio.to_thread(self._search_store.save_usage, self.usage)
             except Exception:

@@ -259,9 +259,10 @@ _MODE_BY_VIEW: Final[dict[str, Mode]] = {
 def view_table(config: Config) -> ViewTable:
     """Return the views of the section `aql`."""
     aql = config.section(AqlConfig)
-    crude = _make_families(_BUILT_IN_PROFILES[CRUDE], aql.prefix)
+    crude_families = _make_families(_BUILT_IN_PROFILES[CRUDE], aql.prefix)
     views = {
-        name: OperationView(mode, CRUDE, crude, aql.prefix) for name, mode in _MODE_BY_VIEW.items()
+        name: OperationView(mode, CRUDE, crude_families, aql.prefix)
+        for name, mode in _MODE_BY_VIEW.items()
     }
     profiles = {name: dict(profile.families) for name, profile in aql.profiles.items()}
     for name, families in {**_BUILT_IN_PROFILES, **profiles}.items():

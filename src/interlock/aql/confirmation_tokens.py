@@ -100,8 +100,8 @@ def to_token(id: str) -> str:
 
 def mask_token(token: str) -> str:
     """Return the masked token for errors and the journal."""
-    shown = token[: len(TOKEN_PREFIX) + 2] if _TOKEN_PATTERN.fullmatch(token) else token[:2]
-    return f"{shown}…"
+    visible_part = token[: len(TOKEN_PREFIX) + 2] if _TOKEN_PATTERN.fullmatch(token) else token[:2]
+    return f"{visible_part}…"
 
 
 class ConfirmationTokens:

@@ -228,7 +228,7 @@ def audit_detail(call: Call, operation: Operation, trust: Trust, rule: str) -> s
 class ChangeJournal(Protocol):
     """The part of the journal that is used here."""
 
-    def record_change(self, kind: str, name: str, word: str, detail: str = "") -> None: ...
+    def record_change(self, kind: str, name: str, outcome: str, detail: str = "") -> None: ...
 
 
 def journal_observer(audit: ChangeJournal) -> DangerObserver:

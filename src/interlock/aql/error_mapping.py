@@ -172,9 +172,9 @@ def _map_text(text: str, status: int, default: str = INTERNAL) -> ErrorReport:
         details["http_status"] = status
     else:
         code = next((code for pattern, code in _TEXT_PATTERNS if pattern.search(text)), default)
-    shown = sanitize_text(text)
-    if shown:
-        details["upstream_error"] = shown
+    safe_text = sanitize_text(text)
+    if safe_text:
+        details["upstream_error"] = safe_text
     return ErrorReport(code, _SERVER_MESSAGES[code], details)
 
 
@@ -191,8 +191,12 @@ def sanitize_text(text: str) -> str:
             else ""
         )
         text = text[: trace_match.start()].rstrip() or last
-    shown = redact(" ".join(text.split())[:_MAX_EXAMINED_TEXT])
-    return shown if len(shown) <= MAX_UPSTREAM_TEXT else shown[: MAX_UPSTREAM_TEXT - 1] + "…"
+    safe_text = redact(" ".join(text.split())[:_MAX_EXAMINED_TEXT])
+    return (
+        safe_text
+        if len(safe_text) <= MAX_UPSTREAM_TEXT
+        else safe_text[: MAX_UPSTREAM_TEXT - 1] + "…"
+    )
 
 
 def _read_result(result: bytes) -> tuple[str, Any]:

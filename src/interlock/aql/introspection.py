@@ -181,8 +181,8 @@ class _ShapeFormatter:
         kind = type_of(schema)
         if depth >= _MAX_SHAPE_DEPTH:
             return kind
-        for word in ("oneOf", "anyOf"):
-            parts = schema.get(word)
+        for keyword in ("oneOf", "anyOf"):
+            parts = schema.get(keyword)
             if isinstance(parts, list) and parts:
                 lines = [self.line(part, depth + 1) for part in parts[:8]]
                 return " | ".join(dict.fromkeys(lines))
@@ -569,8 +569,8 @@ class _ExampleGenerator:
         if known_value is not None:
             return known_value[0]
         can_nest = depth < _MAX_EXAMPLE_DEPTH and self._remaining_parts > 0
-        for word in ("oneOf", "anyOf", "allOf"):
-            parts = schema.get(word)
+        for keyword in ("oneOf", "anyOf", "allOf"):
+            parts = schema.get(keyword)
             if can_nest and isinstance(parts, list) and parts and "type" not in schema:
                 non_null = [
                     part
@@ -613,13 +613,13 @@ def _value_in_schema(schema: dict[str, Any]) -> tuple[Any] | None:
     """Return a value that the schema itself contains, in a tuple."""
     if "const" in schema:
         return (schema["const"],)
-    for word in ("examples", "enum"):
-        values = schema.get(word)
+    for keyword in ("examples", "enum"):
+        values = schema.get(keyword)
         if isinstance(values, list) and values and len(str(values[0])) <= _MAX_SCHEMA_EXAMPLE:
             return (values[0],)
-    for word in ("example", "default"):
-        if schema.get(word) is not None and len(str(schema[word])) <= _MAX_SCHEMA_EXAMPLE:
-            return (schema[word],)
+    for keyword in ("example", "default"):
+        if schema.get(keyword) is not None and len(str(schema[keyword])) <= _MAX_SCHEMA_EXAMPLE:
+            return (schema[keyword],)
     return None
 
 
@@ -669,8 +669,8 @@ def _int_or_default(value: Any, default: int) -> int:
     return value if isinstance(value, int) and 0 <= value < 2**31 else default
 
 
-def _bound(schema: dict[str, Any], word: str, default: int | float) -> int | float:
-    value = schema.get(word)
+def _bound(schema: dict[str, Any], keyword: str, default: int | float) -> int | float:
+    value = schema.get(keyword)
     if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e15:
         return value
     return default

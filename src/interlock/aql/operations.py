@@ -114,7 +114,7 @@ def assign_names(
             name += "_tool"
         names.append(name)
         indices_by_name.setdefault(name, []).append(index)
-    used = set(indices_by_name)
+    used_names = set(indices_by_name)
     for name, indices in indices_by_name.items():
         if len(indices) == 1:
             continue
@@ -127,19 +127,19 @@ def assign_names(
         kept_index = exact_matches[0] if len(exact_matches) == 1 and is_one_server else -1
         for index in sorted(indices, key=lambda index: preferred[index][1]):
             if index != kept_index:
-                names[index] = _with_hash(name, preferred[index][1], used)
-                used.add(names[index])
+                names[index] = _with_hash(name, preferred[index][1], used_names)
+                used_names.add(names[index])
     return names
 
 
-def _with_hash(name: str, canonical: str, used: Container[str]) -> str:
+def _with_hash(name: str, canonical: str, used_names: Container[str]) -> str:
     """Return `name` with a hash of its source.
 
     The hash is longer in the rare case of a collision.
     """
     for size in range(3, 33):
         candidate = f"{name}_{short_hash(canonical, size)}"
-        if candidate not in used:
+        if candidate not in used_names:
             break
     return candidate
 
@@ -151,17 +151,17 @@ def derive_parameter_names(keys_of_schema: Iterable[str]) -> dict[str, str]:
     """
     keys = list(keys_of_schema)
     valid_keys = {key for key in keys if SNAKE_CASE.match(key)}
-    used, names = set(valid_keys), {}
+    used_names, names = set(valid_keys), {}
     for key in keys:
         if key in valid_keys:
             names[key] = key
             continue
         name = base = _parameter_name(key)
         number = 2
-        while name in used:
+        while name in used_names:
             name = f"{base}_{number}"
             number += 1
-        used.add(name)
+        used_names.add(name)
         names[key] = name
     return names
 
@@ -298,10 +298,10 @@ class Operation:
 
     @property
     def signature(self) -> Signature:
-        made = self._signature
-        if made is None:
-            made = self._signature = self._build_signature(self)
-        return made
+        signature = self._signature
+        if signature is None:
+            signature = self._signature = self._build_signature(self)
+        return signature
 
     def __repr__(self) -> str:
         return f"Operation({self.name}, {self.category.value})"
@@ -414,10 +414,10 @@ class SchemaProperties:
             for part in _parts(schema, "allOf"):
                 if self._remaining_parts > 0:
                     required |= self._read(part, depth + 1)
-            for word in ("oneOf", "anyOf"):
+            for keyword in ("oneOf", "anyOf"):
                 branches = [
                     self._read(part, depth + 1)
-                    for part in _parts(schema, word)
+                    for part in _parts(schema, keyword)
                     if self._remaining_parts > 0
                 ]
                 if branches:
@@ -446,8 +446,8 @@ class SchemaProperties:
         return target if isinstance(target, dict) else None
 
 
-def _parts(schema: dict[str, Any], word: str) -> list[dict[str, Any]]:
-    parts = schema.get(word)
+def _parts(schema: dict[str, Any], keyword: str) -> list[dict[str, Any]]:
+    parts = schema.get(keyword)
     return (
         [part for part in parts if isinstance(part, dict)][:MAX_PARAMETERS]
         if isinstance(parts, list)
@@ -473,8 +473,8 @@ def type_of(schema: Any, depth: int = 0) -> str:
     if isinstance(values, list) and values:
         kinds = {_kind(value) for value in values if value is not None}
         return kinds.pop() if len(kinds) == 1 else ANY
-    for word in ("anyOf", "oneOf"):
-        parts = schema.get(word)
+    for keyword in ("anyOf", "oneOf"):
+        parts = schema.get(keyword)
         if isinstance(parts, list):
             kinds = {type_of(part, depth + 1) for part in parts if not _is_null(part)}
             return kinds.pop() if len(kinds) == 1 else ANY
@@ -1425,13 +1425,13 @@ class OperationCatalogBuilder:
         self, before: Mapping[Tool, Operation], now: Mapping[Tool, Operation]
     ) -> None:
         """Report incompatible changes of tools."""
-        removed = {
+        removed_operations = {
             tool.canonical: operation for tool, operation in before.items() if tool not in now
         }
-        if not removed or self._on_break is None:
+        if not removed_operations or self._on_break is None:
             return
         for tool, operation in now.items():
-            old = removed.get(tool.canonical)
+            old = removed_operations.get(tool.canonical)
             # Signatures are built only if the definition has changed.
             if (
                 old is not None

@@ -62,13 +62,13 @@ class Preview:
         except InterlockError as error:
             code, message, details = error_mapping.map_error(error)
             return {
-                "decision": PolicyAction.DENY.word,
+                "decision": PolicyAction.DENY.label,
                 "requires_confirmation": False,
                 "reason": details.get("reason", message),
                 "code": code,
             }
         summary: dict[str, Any] = {
-            "decision": decision.action.word,
+            "decision": decision.action.label,
             "requires_confirmation": decision.needs_approval,
         }
         if decision.reason:

@@ -127,7 +127,7 @@ def quota_state(quota: QuotaConfig, current: int, is_continued: bool) -> str:
 
 def window_of(seconds: float) -> str:
     """Return the shortest window that is at least this long."""
-    return next((word for word, length in SECONDS.items() if seconds <= length), "day")
+    return next((unit for unit, length in SECONDS.items() if seconds <= length), "day")
 
 
 def limit_error(
@@ -493,8 +493,12 @@ class Quotas:
                 reason = f"the limit is {limit.limit} per {limit.window}"
                 raise limit_error(operation, wait, limit.window, limit.limit, reason, now)
         if operation_limits.cooldown:
-            last = self._last_calls.get((owner, operation.canonical))
-            remaining = 0.0 if last is None else last + operation_limits.cooldown - self._clock()
+            last_call_at = self._last_calls.get((owner, operation.canonical))
+            remaining = (
+                0.0
+                if last_call_at is None
+                else last_call_at + operation_limits.cooldown - self._clock()
+            )
             if remaining > 0:
                 reason = "it has a cooldown between calls"
                 raise limit_error(

@@ -69,7 +69,7 @@ class RelationGraph:
             The edges within `depth` steps of `root` with their distance, the elements at their
             ends, and True if there were more than `MAX_NODES` elements.
         """
-        seen: dict[Element, None] = {root: None}
+        found_elements: dict[Element, None] = {root: None}
         edges: dict[Edge, int] = {}
         queue = deque([(root, 1)])
         while queue:
@@ -83,15 +83,15 @@ class RelationGraph:
             for edge, neighbor in self._neighbors(element, direction):
                 if relationship is not None and edge.relationship != relationship:
                     continue
-                if neighbor not in seen:
+                if neighbor not in found_elements:
                     if is_end:
                         continue
-                    if len(seen) >= MAX_NODES:
-                        return list(edges.items()), seen, True
-                    seen[neighbor] = None
+                    if len(found_elements) >= MAX_NODES:
+                        return list(edges.items()), found_elements, True
+                    found_elements[neighbor] = None
                     queue.append((neighbor, distance + 1))
                 edges.setdefault(edge, distance)
-        return list(edges.items()), seen, False
+        return list(edges.items()), found_elements, False
 
     def _neighbors(self, element: Element, direction: str) -> Iterable[tuple[Edge, Element]]:
         if direction != "incoming":

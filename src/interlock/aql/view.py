@@ -406,8 +406,8 @@ def _servers_text(visible_operations: Iterable[Operation]) -> str:
         named_segments.append(segment)
     remaining = len(segments) - len(named_segments)
     text = ", ".join(named_segments)
-    more = f"{' and ' if text else ''}{remaining} more" if remaining else ""
-    return f" of {text}{more}"
+    remainder = f"{' and ' if text else ''}{remaining} more" if remaining else ""
+    return f" of {text}{remainder}"
 
 
 INSTRUCTIONS: Final = instructions(

@@ -145,10 +145,10 @@ def _mask_name(name: str) -> str:
     return name if redact(name) == name else _placeholder(name.encode())
 
 
-def encode_arguments(shown: bytes) -> bytes:
+def encode_arguments(shown_arguments: bytes) -> bytes:
     """Return the stored form of arguments. Operators saw them in full; what looks like a secret
     is not stored."""
-    value = _shorten(mask_secrets(redact_value(json.loads(shown))))
+    value = _shorten(mask_secrets(redact_value(json.loads(shown_arguments))))
     encoded = encode_canonical(value)
     if len(encoded) <= MAX_ARGUMENT_BYTES or not isinstance(value, dict):
         return (

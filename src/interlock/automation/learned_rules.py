@@ -31,7 +31,7 @@ _CONFIRM: Final = PolicyAction.CONFIRM
 class ChangeJournal(Protocol):
     """The journal, as far as learned rules use it."""
 
-    def record_change(self, what: str, name: str, word: str, detail: str = "") -> None: ...
+    def record_change(self, kind: str, name: str, word: str, detail: str = "") -> None: ...
 
 
 class _RuleDecision:

@@ -64,23 +64,25 @@ MIN_SINCE_EXCEPTION: Final = 5
 def count_limited(times: Iterable[float]) -> int:
     """Return the number of decisions that count: `MAX_COUNTED_PER_MINUTE` per minute."""
     window = SlidingWindow(MINUTE_SECONDS)
-    return sum(window.take(time, MAX_COUNTED_PER_MINUTE) for time in sorted(times))
+    return sum(window.count_if_below(time, MAX_COUNTED_PER_MINUTE) for time in sorted(times))
 
 
-def agrees(agreed: Sequence[float], others: Sequence[float], share: float) -> bool:
+def agrees(agreed: Sequence[float], other_values: Sequence[float], share: float) -> bool:
     """Return whether exceptions are rare enough, and long enough ago, for a rule.
 
     Args:
         agreed: the times of the agreeing decisions.
-        others: the times of the exceptions.
+        other_values: the times of the exceptions.
         share: the share of counted decisions that must agree.
     """
-    if not others:
+    if not other_values:
         return True
-    last = max(others)
+    last = max(other_values)
     counted = count_limited(agreed)
     since_exception = sum(time > last for time in agreed)
-    return counted >= share * (counted + len(others)) and since_exception >= MIN_SINCE_EXCEPTION
+    return (
+        counted >= share * (counted + len(other_values)) and since_exception >= MIN_SINCE_EXCEPTION
+    )
 
 
 # -- The alternatives of one argument: exact values, folders, ranges of numbers, or any text.
@@ -140,10 +142,10 @@ class ExactValue(msgspec.Struct, frozen=True):
 class PathsInFolder(msgspec.Struct, frozen=True):
     """Paths below one folder."""
 
-    below: FolderPattern
+    subfolders: FolderPattern
 
     def matches(self, value: Any, hidden: bool) -> bool:
-        return not hidden and isinstance(value, str) and self.below.matches_path(value)
+        return not hidden and isinstance(value, str) and self.subfolders.matches_path(value)
 
 
 class NumberRange(msgspec.Struct, frozen=True):
@@ -304,7 +306,7 @@ def _may_be_open(name: str, values: Sequence[tuple[Any, bool]]) -> bool:
     if is_destination:
         return False
     prose: list[str] = []
-    others = 0
+    other_count = 0
     for value, hidden in values:
         if not isinstance(value, str):
             continue
@@ -312,11 +314,11 @@ def _may_be_open(name: str, values: Sequence[tuple[Any, bool]]) -> bool:
         if is_long_prose(value) if hidden else _is_prose_cached(value):
             prose.append(value)
         elif hidden or len(value.split()) > 1 or is_machine_text(value):
-            others += 1
+            other_count += 1
     return (
         len(prose) > MAJORITY * len(values)
         and len(set(prose)) > MAX_ALTERNATIVES
-        and len(prose) >= NEARLY_ALL_SHARE * (len(prose) + others)
+        and len(prose) >= NEARLY_ALL_SHARE * (len(prose) + other_count)
     )
 
 
@@ -330,7 +332,9 @@ def make_condition_parts(
         alternative.value for alternative in alternatives if isinstance(alternative, ExactValue)
     ]
     folders = [
-        alternative.below for alternative in alternatives if isinstance(alternative, PathsInFolder)
+        alternative.subfolders
+        for alternative in alternatives
+        if isinstance(alternative, PathsInFolder)
     ]
     ranges = [alternative for alternative in alternatives if isinstance(alternative, NumberRange)]
     if values:
@@ -396,8 +400,10 @@ class ToolDecisions(msgspec.Struct, frozen=True):
         own_combinations: DecisionsByCombination = {}
         for combination, by_caller in by_combination.items():
             for caller, caller_cases in by_caller.items():
-                for narrowed, matching_cases in self._narrow_own(combination, caller_cases):
-                    own_combinations.setdefault(narrowed, {})[caller] = matching_cases
+                for narrow_combination, matching_cases in self._narrow_own(
+                    combination, caller_cases
+                ):
+                    own_combinations.setdefault(narrow_combination, {})[caller] = matching_cases
         return self._add_shared(own_combinations)
 
     # -- what is a caller's own
@@ -415,13 +421,15 @@ class ToolDecisions(msgspec.Struct, frozen=True):
             if not unprocessed:
                 return
             combination, cases = unprocessed.pop()
-            for narrowed, matching_cases in self._narrow_combination(combination, cases).items():
+            for narrow_combination, matching_cases in self._narrow_combination(
+                combination, cases
+            ).items():
                 if len(matching_cases) < self.min_count:
                     continue
-                if narrowed == combination and len(matching_cases) == len(cases):
+                if narrow_combination == combination and len(matching_cases) == len(cases):
                     yield combination, matching_cases
                 else:
-                    unprocessed.append((narrowed, matching_cases))
+                    unprocessed.append((narrow_combination, matching_cases))
 
     def _narrow_combination(
         self, combination: Combination, cases: Sequence[DecisionCase]
@@ -431,19 +439,19 @@ class ToolDecisions(msgspec.Struct, frozen=True):
             values = [_argument_value(case, name) for case in cases]
             if isinstance(alternative, PathsInFolder):
                 patterns = narrow_folder(
-                    alternative.below, values, self.min_count, MAX_ALTERNATIVES
+                    alternative.subfolders, values, self.min_count, MAX_ALTERNATIVES
                 )
                 alternatives[name] = [PathsInFolder(pattern) for pattern in patterns]
             elif isinstance(alternative, NumberRange):
                 alternatives[name] = [*find_ranges(values, self.min_count)]
             else:
                 alternatives[name] = [alternative]
-        narrowed: dict[Combination, list[DecisionCase]] = {}
+        cases_by_combination: dict[Combination, list[DecisionCase]] = {}
         for case in cases:
             narrowed_combination = _find_combination(case, alternatives)
             if narrowed_combination is not None:
-                narrowed.setdefault(narrowed_combination, []).append(case)
-        return narrowed
+                cases_by_combination.setdefault(narrowed_combination, []).append(case)
+        return cases_by_combination
 
     # -- what callers share
 
@@ -564,7 +572,7 @@ def _make_part_finder(
     at deeper levels, the numbers between two that occurred, or the text itself.
     """
     if isinstance(alternative, PathsInFolder):
-        folder = alternative.below.folder
+        folder = alternative.subfolders.folder
         return lambda value: [
             part
             for path in [read_path(value)]
@@ -1152,8 +1160,9 @@ def _is_covered(
     """Return whether accepted rules decide everything that this rule would."""
     return bool(accepted_rules) and all(
         any(
-            accepted.rule.then == rated.rule.then and accepted.matches_decision(cases[index])
-            for accepted in accepted_rules
+            accepted_rule.rule.then == rated.rule.then
+            and accepted_rule.matches_decision(cases[index])
+            for accepted_rule in accepted_rules
         )
         for index in rated.agreed
     )

@@ -92,7 +92,7 @@ class Endpoint(ABC):
         self._is_close_reported = False
         self._ignoring = False
         """True after the owner or the channel has stopped the delivery of messages."""
-        self._is_gone = False
+        self._is_connection_closed = False
         self._waiters: list[asyncio.Future[None]] = []
 
     # -- for the owner
@@ -126,7 +126,7 @@ class Endpoint(ABC):
             self._end(self._close_cause)
 
     async def wait_closed(self) -> None:
-        if not self._is_gone:
+        if not self._is_connection_closed:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
             await waiter
@@ -171,9 +171,9 @@ class Endpoint(ABC):
             self._is_close_reported = True
             self._close_callback(self._close_cause)
 
-    def _on_connection_gone(self) -> None:
+    def _on_connection_closed(self) -> None:
         """Wake all waiters, after the connection is closed."""
-        self._is_gone = True
+        self._is_connection_closed = True
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)

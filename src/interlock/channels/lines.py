@@ -66,13 +66,13 @@ class LinesChannel(Endpoint):
                 return
             self._deliver(line)
 
-    def on_end(self, why: str = "it closed the channel") -> None:
+    def on_end(self, reason: str = "it closed the channel") -> None:
         """Handle the end of the stream."""
         # The last line may have no line end.
         if (tail := self._lines.close()) is not None:
             self._deliver(tail)
-        self._end(why)
-        self._on_connection_gone()
+        self._end(reason)
+        self._on_connection_closed()
 
     def send(self, payload: bytes) -> None:
         if not self.is_open:
@@ -88,8 +88,8 @@ class LinesChannel(Endpoint):
         self._stop_delivery(CLOSED_HERE)
         self._close_stream(False)
 
-    def _abort(self, why: str) -> None:
-        self._stop_delivery(why)
+    def _abort(self, reason: str) -> None:
+        self._stop_delivery(reason)
         self._close_stream(True)
 
 
@@ -144,14 +144,14 @@ async def dial_unix(
         async with asyncio.timeout(timeout):
             _, channel = await asyncio.get_running_loop().create_unix_connection(make, path)
     except TimeoutError:
-        why = f"no response within {timeout:g} s"
+        reason = f"no response within {timeout:g} s"
     except OSError as error:
-        why = error.strerror or str(error)
+        reason = error.strerror or str(error)
     else:
         return channel
     raise InterlockError(
         UPSTREAM_UNAVAILABLE,
-        f"Cannot reach the node at unix:{path}: {why}. Start it: `interlock up`.",
+        f"Cannot reach the node at unix:{path}: {reason}. Start it: `interlock up`.",
     )
 
 

@@ -48,14 +48,14 @@ def load_certificate(context: ssl.SSLContext, certificate: str, key: str | None)
         context.load_cert_chain(certificate, key, password=_no_password)
     except (ssl.SSLError, ValueError, _Encrypted) as error:
         if isinstance(error, _Encrypted):
-            why = "The key has a password. Store it without a password."
+            reason = "The key has a password. Store it without a password."
         elif isinstance(error, ssl.SSLError) and error.reason == "KEY_VALUES_MISMATCH":
-            why = "The key belongs to another certificate."
+            reason = "The key belongs to another certificate."
         else:
-            why = "Both must be PEM files: a certificate with its chain, and its private key."
-        shown = certificate if key is None else f"{certificate} with the key {key}"
+            reason = "Both must be PEM files: a certificate with its chain, and its private key."
+        files = certificate if key is None else f"{certificate} with the key {key}"
         raise InterlockError(
-            CONFIG, f"The certificate {shown} cannot be used for TLS. {why}"
+            CONFIG, f"The certificate {files} cannot be used for TLS. {reason}"
         ) from None
 
 

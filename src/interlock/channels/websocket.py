@@ -109,7 +109,7 @@ class WebSocketConnection(asyncio.Protocol, ABC):
     # -- for subclasses
 
     @abstractmethod
-    def _end(self, why: str) -> None:
+    def _end(self, reason: str) -> None:
         """Handle the end of the connection. The first reason counts."""
 
     @abstractmethod
@@ -233,7 +233,7 @@ class WebSocketChannel(Endpoint, WebSocketConnection):
     def connection_lost(self, exc: Exception | None) -> None:
         self._unwritten.clear()
         super().connection_lost(exc)
-        self._on_connection_gone()
+        self._on_connection_closed()
 
     def set_max_message(self, max_message: int) -> None:
         """Set the maximum length of received messages."""
@@ -286,8 +286,8 @@ class WebSocketChannel(Endpoint, WebSocketConnection):
         self.close_code, self.close_reason = code, reason
         self._end("it closed the channel" + _format_reason(code, reason))
 
-    def _abort(self, why: str) -> None:
-        self._stop_delivery(why)
+    def _abort(self, reason: str) -> None:
+        self._stop_delivery(reason)
         self._unwritten.clear()
         self._transport.abort()
 
@@ -352,7 +352,7 @@ async def dial(
     try:
         async with asyncio.timeout(timeout):
             await loop.create_connection(lambda: connection, target.host, target.port, ssl=context)
-            return await connection.opened
+            return await connection.channel_future
     except _RejectedError as rejection:
         raise InterlockError(
             UPSTREAM_UNAVAILABLE,
@@ -360,17 +360,17 @@ async def dial(
             {"status": rejection.status},
         ) from None
     except ProtocolError as error:
-        why = f"invalid WebSocket handshake. {error.message}"
+        reason = f"invalid WebSocket handshake. {error.message}"
     except TimeoutError:
-        why = f"no response within {timeout:g} s."
+        reason = f"no response within {timeout:g} s."
     except OSError as error:
-        why = _describe_error(error)
+        reason = _describe_error(error)
     except BaseException:
         # The caller was cancelled.
         connection.abort()
         raise
     connection.abort()
-    raise InterlockError(UPSTREAM_UNAVAILABLE, f"Cannot connect to {target.label}: {why}")
+    raise InterlockError(UPSTREAM_UNAVAILABLE, f"Cannot connect to {target.label}: {reason}")
 
 
 def _enable_keepalive(transport: asyncio.BaseTransport) -> None:
@@ -398,9 +398,9 @@ class _OpeningConnection(asyncio.Protocol):
         target: _Target,
         bearer: str | None,
         max_message: int,
-        opened: asyncio.Future[WebSocketChannel],
+        channel_future: asyncio.Future[WebSocketChannel],
     ) -> None:
-        self.opened = opened
+        self.channel_future = channel_future
         self._target = target
         self._bearer = bearer
         self._max_message = max_message
@@ -445,7 +445,7 @@ class _OpeningConnection(asyncio.Protocol):
         except ProtocolError as error:
             self._fail_opening(error)
             return
-        if self.opened.done():
+        if self.channel_future.done():
             return
         channel = WebSocketChannel(
             self._transport,
@@ -454,7 +454,7 @@ class _OpeningConnection(asyncio.Protocol):
             label=self._target.label,
             max_message=self._max_message,
         )
-        self.opened.set_result(channel)
+        self.channel_future.set_result(channel)
         if self._reader.rest:
             channel.data_received(self._reader.rest)
 
@@ -475,8 +475,8 @@ class _OpeningConnection(asyncio.Protocol):
             self._fail_opening(_RejectedError(response, self._body))
 
     def _fail_opening(self, error: Exception) -> None:
-        if not self.opened.done():
-            self.opened.set_exception(error)
+        if not self.channel_future.done():
+            self.channel_future.set_exception(error)
         self._transport.abort()
 
 

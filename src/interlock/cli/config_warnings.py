@@ -85,9 +85,9 @@ def _weak_tokens(config: Config, source: ConfigSource) -> Iterator[ConfigWarning
 
 
 def _rules_without_server(config: Config) -> Iterator[ConfigWarning]:
-    others = collect_other_servers(config)
-    servers = (*config.servers.values(), *others.servers.values())
-    segments = {*(server.segment for server in servers), *others.names}
+    other_servers = collect_other_servers(config)
+    servers = (*config.servers.values(), *other_servers.servers.values())
+    segments = {*(server.segment for server in servers), *other_servers.names}
     if any(server.expose == "transparent" for server in config.enabled_servers.values()):
         return
     for number, rule in enumerate(config.policy.rules):
@@ -96,7 +96,7 @@ def _rules_without_server(config: Config) -> Iterator[ConfigWarning]:
             if not segment or segment in segments:
                 continue
             similar = difflib.get_close_matches(segment, segments, n=1, cutoff=_SIMILARITY_CUTOFF)
-            if not similar and others.unknown:
+            if not similar and other_servers.unknown:
                 continue
             hint = f'did you mean "{similar[0]}"?' if similar else "correct it, or remove it"
             path = ("policy", "rules", number, "tools", index)

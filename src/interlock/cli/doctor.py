@@ -47,7 +47,7 @@ def doctor(
     elif ok:
         print("All checks passed.")
     else:
-        checks = [result.what for result in findings if not result.ok]
+        checks = [result.subject for result in findings if not result.ok]
         servers = [result.key for result in diagnoses if not result.ok]
         for failures, noun in ((checks, "check"), (servers, "server")):
             if failures:
@@ -193,7 +193,7 @@ def _print_finding(finding: Finding) -> None:
 
     mark = ("✓", "green") if finding.ok else ("✗", "red")
     output.create_console().print(
-        Text.assemble(mark, output.sanitize(f" {finding.what}: {finding.message}"))
+        Text.assemble(mark, output.sanitize(f" {finding.subject}: {finding.message}"))
     )
 
 

@@ -112,12 +112,12 @@ def _add_servers(imported: ClientImport, path: Path) -> set[str]:
 
     text = read_text(path) if path.exists() else ""
     existing_servers = parse_config(text, str(path)).servers
-    added = []
+    added_keys = []
     unchanged_keys = set()
     for key, server in imported.servers.items():
         if key not in existing_servers:
             text = add_server(text, key, server, str(path))
-            added.append(key)
+            added_keys.append(key)
         elif replace(existing_servers[key], segment=server.segment) == server:
             unchanged_keys.add(key)
         else:
@@ -125,13 +125,13 @@ def _add_servers(imported: ClientImport, path: Path) -> set[str]:
                 f"Note: {path} has another server named {key}, which stays unchanged. "
                 f"The server {key} of the client was not imported."
             )
-    if added:
+    if added_keys:
         write_text(path, text)
-        print(f"Added {', '.join(added)} to {path}")
+        print(f"Added {', '.join(added_keys)} to {path}")
     else:
         print(f"Nothing to add to {path}")
     note_stdio(path)
-    return unchanged_keys.union(added)
+    return unchanged_keys.union(added_keys)
 
 
 def _print_next_steps(

@@ -441,15 +441,15 @@ def remove(
     def sign(draft: DraftEntry) -> str:
         return _sign(draft, _require_signing_key(store, target, key), passphrase_file)
 
-    removed = store.remove(name, sign)
-    for operator in removed:
+    removed_operators = store.remove(name, sign)
+    for operator in removed_operators:
         print(f"{operator.name}: the {operator.kind} {operator.id} is removed.")
     private_path = operator_key.keys_dir() / f"{name}.pem"
-    if removed and private_path.exists():
+    if removed_operators and private_path.exists():
         output.print_note(
             f"The private key file {private_path} still exists. Delete it if it is not needed."
         )
-    if not removed:
+    if not removed_operators:
         output.print_note(
             f"No key of {name} is enrolled. List the operators: "
             + target.selector.format_command("keys list")

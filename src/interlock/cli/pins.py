@@ -64,8 +64,8 @@ def list_pins(
     rows: list[dict[str, Any]] = []
     if _pins_path(target).exists():
         with _open_store(target) as store:
-            seen = store.all_seen()
-            rows = [_describe_pin(pin, seen.get(pin.tool)) for pin in store.pins()]
+            contract = store.all_seen()
+            rows = [_describe_pin(pin, contract.get(pin.tool)) for pin in store.pins()]
     if held:
         rows = [row for row in rows if row["state"] == "held"]
     if json:
@@ -106,18 +106,18 @@ def diff(
     """
     target = node_discovery.find_local_node(config, node)
     with _open_store(target) as store:
-        pin, seen = _read_pin(store, tool)
+        pin, contract = _read_pin(store, tool)
     if pin is None:
         list_command = target.selector.format_command("pins list")
         output.print_problem(f"{tool} is not pinned. List the pinned tools: {list_command}")
         raise typer.Exit(output.FAILED)
     if json:
-        output.print_json(_describe_pin(pin, seen) | {"diff": _diff_lines(pin, seen)})
-    elif seen is None:
+        output.print_json(_describe_pin(pin, contract) | {"diff": _diff_lines(pin, contract)})
+    elif contract is None:
         output.print_note(f"{tool} is unchanged; {_format_acceptance(pin)}.")
     else:
-        _print_diff(_diff_lines(pin, seen))
-    if seen is not None:
+        _print_diff(_diff_lines(pin, contract))
+    if contract is not None:
         raise typer.Exit(output.FAILED)
 
 
@@ -185,27 +185,27 @@ def remove(
 
 
 def _accept(store: PinStore, target: node_discovery.TargetNode, tool: str, yes: bool) -> bool:
-    pin, seen = _read_pin(store, tool)
-    if pin is not None and seen is None:
+    pin, contract = _read_pin(store, tool)
+    if pin is not None and contract is None:
         output.print_note(
             f"{tool} is unchanged; {_format_acceptance(pin)}. There is nothing to accept."
         )
         return True
-    if seen is None:
-        seen = _fetch_current_contract(store, target, tool)
-        if seen is None:
+    if contract is None:
+        contract = _fetch_current_contract(store, target, tool)
+        if contract is None:
             return False
     if pin is None:
         from interlock.core.catalog.tool_contracts import format_contract
 
-        _print_diff([f"  {line}" for line in format_contract(seen.definition)])
+        _print_diff([f"  {line}" for line in format_contract(contract.definition)])
     else:
-        _print_diff(_diff_lines(pin, seen))
+        _print_diff(_diff_lines(pin, contract))
     if not yes and not _confirm_tool(tool):
         output.print_note(f"{tool} was not accepted.")
         return False
-    store.accept(seen, getpass.getuser())
-    print(f"{tool} is accepted as shown ({seen.digest[:16]}).")
+    store.accept(contract, getpass.getuser())
+    print(f"{tool} is accepted as shown ({contract.digest[:16]}).")
     return True
 
 
@@ -231,9 +231,9 @@ def _fetch_current_contract(
     store.request_contract(tool)
     deadline = time.monotonic() + _TIMEOUT_SECONDS
     while time.monotonic() < deadline:
-        seen = store.seen(tool)
-        if seen is not None:
-            return seen
+        contract = store.find_seen_contract(tool)
+        if contract is not None:
+            return contract
         time.sleep(_POLL_SECONDS)
     tools_command = target.selector.format_command("tools")
     output.print_problem(f"The node has no tool {tool}. List the names: {tools_command}")
@@ -271,51 +271,51 @@ def _pins_path(target: node_discovery.TargetNode) -> Path:
 
 def _read_pin(store: PinStore, tool: str) -> tuple[Pin | None, SeenContract | None]:
     """Return the accepted definition of a tool, and the changed definition if it has changed."""
-    pin, seen = store.pin(tool), store.seen(tool)
-    if pin is None or (seen is not None and seen.digest == pin.digest):
+    pin, contract = store.pin(tool), store.find_seen_contract(tool)
+    if pin is None or (contract is not None and contract.digest == pin.digest):
         # The last seen definition of a tool that is not pinned can be outdated.
         return pin, None
-    return pin, seen
+    return pin, contract
 
 
 def _list_held_tools(store: PinStore) -> list[str]:
-    seen = store.all_seen()
+    contract = store.all_seen()
     return [
         pin.tool
         for pin in store.pins()
-        if _describe_pin(pin, seen.get(pin.tool))["state"] == "held"
+        if _describe_pin(pin, contract.get(pin.tool))["state"] == "held"
     ]
 
 
-def _describe_pin(pin: Pin, seen: SeenContract | None) -> dict[str, Any]:
+def _describe_pin(pin: Pin, contract: SeenContract | None) -> dict[str, Any]:
     from interlock.core.catalog.tool_contracts import find_changed_members
 
-    held = seen is not None and seen.digest != pin.digest
+    held = contract is not None and contract.digest != pin.digest
     return {
         "tool": pin.tool,
         "state": "held" if held else "pinned",
         "digest": pin.digest,
         "by": pin.by,
         "at": pin.at,
-        "seen": seen.digest if held and seen is not None else None,
+        "seen": contract.digest if held and contract is not None else None,
         "changed": (
-            list(find_changed_members(pin.definition, seen.definition))
-            if held and seen is not None
+            list(find_changed_members(pin.definition, contract.definition))
+            if held and contract is not None
             else []
         ),
     }
 
 
-def _diff_lines(pin: Pin, seen: SeenContract | None) -> list[str]:
+def _diff_lines(pin: Pin, contract: SeenContract | None) -> list[str]:
     from interlock.core.catalog.tool_contracts import diff_contracts
 
-    if seen is None:
+    if contract is None:
         return []
     return diff_contracts(
         pin.definition,
-        seen.definition,
+        contract.definition,
         f"{pin.tool}  {_format_acceptance(pin)}",
-        f"{pin.tool}  seen on {format_local(seen.at)}",
+        f"{pin.tool}  seen on {format_local(contract.at)}",
     )
 
 

@@ -172,7 +172,7 @@ def run_case(policy: Policy, case: PolicyCase) -> CaseResult:
     call, policy_request = case.build_request()
     try:
         explanation = policy.judge_as(call, policy_request)
-        action, rule = explanation.action.word, explanation.rule
+        action, rule = explanation.action.label, explanation.rule
     except InterlockError as error:
         action, rule = error.failure.name, ""
     passed = action == case.expect and case.rule in (None, rule)
@@ -222,7 +222,7 @@ def show(config: config_source.ConfigOption = None, json: Json = False) -> None:
     ranked = sorted(zip(compiled.rules, loaded.policy.rules, strict=True), key=_sort_key)
     name_width = max((len(rule.name) for rule, _ in ranked), default=0)
     for rule, config_rule in ranked:
-        action = rule.action.word
+        action = rule.action.label
         conditions = [
             f"{name}: {_format_value(value)}" for name, value in config_rule.selectors().items()
         ]
@@ -346,7 +346,7 @@ def _find_policy(config: Path | None, node: str | None) -> Policy:
     if problem is None:
         return Policy(target.config.policy)
     policy_unreadable = any(
-        not one.path or one.path.startswith("policy") for one in problem.problems
+        not item.path or item.path.startswith("policy") for item in problem.problems
     )
     if policy_unreadable or target.fetch_summary() is None:
         raise problem

@@ -60,20 +60,20 @@ class BrokenContract(Struct, frozen=True):
             f"`interlock contracts accept {contract.id}`"
         )
 
-    def to_tool_change(self, *, held: bool, drivers: Iterable[str] = ()) -> ToolChange:
+    def to_tool_change(self, *, is_held: bool, drivers: Iterable[str] = ()) -> ToolChange:
         """Return the change for the status of a node."""
         try:
-            since = self.contract.file.stat().st_mtime
+            changed_at = self.contract.file.stat().st_mtime
         except OSError:
-            since = 0.0
+            changed_at = 0.0
         return ToolChange(
             self.contract.id,
             "",
-            format_utc(since),
+            format_utc(changed_at),
             self.accepted.version,
             self.contract.version,
             breaking=True,
-            held=held,
+            held=is_held,
             changes=self.changes,
             breaks=Dependents(drivers=list(drivers)),
         )
@@ -108,9 +108,13 @@ class AcceptedContractStore:
         accepted_contracts = self._read()
         broken_contracts = {}
         for contract in contracts:
-            accepted = accepted_contracts.get(contract.key)
-            if accepted is not None and (changes := _find_breaking_changes(accepted, contract)):
-                broken_contracts[contract.key] = BrokenContract(contract, accepted, changes)
+            accepted_contract = accepted_contracts.get(contract.key)
+            if accepted_contract is not None and (
+                changes := _find_breaking_changes(accepted_contract, contract)
+            ):
+                broken_contracts[contract.key] = BrokenContract(
+                    contract, accepted_contract, changes
+                )
         return broken_contracts
 
     def update(

@@ -71,9 +71,9 @@ def compare_definitions(old: bytes, new: bytes) -> list[SchemaChange]:
         return [SchemaChange(ChangeReason.UNREADABLE, "", True, error.message)]
 
 
-def find_breaking_changes(accepted: bytes, now: bytes) -> list[SchemaChange]:
+def find_breaking_changes(accepted_body: bytes, now: bytes) -> list[SchemaChange]:
     """Return the changes between two definitions that break callers."""
-    return breaking(compare_definitions(accepted, now))
+    return breaking(compare_definitions(accepted_body, now))
 
 
 def review_tool(

@@ -84,7 +84,7 @@ def make_change_records(changes: Iterable[SchemaChange]) -> list[ChangeRecord]:
     return sorted(records, key=lambda record: not record.breaking)[:_MAX_CHANGES]
 
 
-def make_tool_change(record: ToolRecord, *, held: bool, dependents: Dependents) -> ToolChange:
+def make_tool_change(record: ToolRecord, *, is_held: bool, dependents: Dependents) -> ToolChange:
     """Return an unaccepted breaking change, for the status of a node."""
     return ToolChange(
         record.tool,
@@ -93,7 +93,7 @@ def make_tool_change(record: ToolRecord, *, held: bool, dependents: Dependents) 
         record.accepted_version,
         record.version,
         breaking=True,
-        held=held and not record.removed,
+        held=is_held and not record.removed,
         changes=record.changes,
         breaks=dependents,
     )

@@ -89,12 +89,14 @@ class HeldContract(HeldTool):
 
     __slots__ = ("_classes",)
 
-    def __init__(self, tool: str, accepted: str, digest: str, changes: list[ChangeRecord]) -> None:
-        super().__init__(tool, accepted, digest, b"", lambda: None)
+    def __init__(
+        self, tool: str, accepted_digest: str, digest: str, changes: list[ChangeRecord]
+    ) -> None:
+        super().__init__(tool, accepted_digest, digest, b"", lambda: None)
         self._classes = breaking_reasons(changes)
 
     @property
-    def changed(self) -> tuple[str, ...]:
+    def changed_members(self) -> tuple[str, ...]:
         """The reasons of the breaking changes. They contain no text of the server, because a
         model may read them."""
         return self._classes
@@ -255,16 +257,16 @@ class Contracts(FeatureComponent):
         """Return the tools that are held for a breaking change."""
         for tool in self._held_tools.pop(offering.upstream, ()):
             tool.validator = None
-            if isinstance(self._pins.held.get(tool), HeldContract):
-                del self._pins.held[tool]
+            if isinstance(self._pins.held_tools.get(tool), HeldContract):
+                del self._pins.held_tools[tool]
         if offering is not self._catalog.offering(offering.upstream):
             self._watch_offering(offering)
         if not self._can_hold(offering):
             return frozenset()
-        held = [tool for tool in offering.tools if self._hold(tool)]
-        if held:
-            self._held_tools[offering.upstream] = held
-        return frozenset(tool.canonical for tool in held)
+        held_tools = [tool for tool in offering.tools if self._hold_tool(tool)]
+        if held_tools:
+            self._held_tools[offering.upstream] = held_tools
+        return frozenset(tool.canonical for tool in held_tools)
 
     def _watch_offering(self, offering: Offering) -> None:
         if (
@@ -290,7 +292,7 @@ class Contracts(FeatureComponent):
             and self._is_watched(offering)
         )
 
-    def _hold(self, tool: Tool) -> bool:
+    def _hold_tool(self, tool: Tool) -> bool:
         """Hold a tool if its contract differs from the accepted one and breaks callers."""
         state = self._states.get(tool.canonical)
         if state is None:
@@ -307,9 +309,9 @@ class Contracts(FeatureComponent):
             if breaking_changes is not None and not breaking_changes:
                 return False
             changes = breaking_changes or []
-        held = HeldContract(tool.canonical, state.accepted_digest, digest, changes)
+        held_contract = HeldContract(tool.canonical, state.accepted_digest, digest, changes)
         # A tool that is already held for its pin stays held for the pin: one message is enough.
-        self._pins.held.setdefault(tool, held)
+        self._pins.held_tools.setdefault(tool, held_contract)
         # A caller with the old arguments must learn that the tool is held, not that they are
         # invalid.
         tool.validator = _ACCEPT_ANYTHING
@@ -323,16 +325,16 @@ class Contracts(FeatureComponent):
         """
         assert self._watch is not None
         definition = encode_contract(tool)
-        accepted = (
+        accepted_body = (
             self._watch.accepted_definition(tool.canonical)
             if len(definition) <= _MAX_INLINE_BYTES
             else None
         )
-        if accepted is None or len(accepted) > _MAX_INLINE_BYTES:
+        if accepted_body is None or len(accepted_body) > _MAX_INLINE_BYTES:
             return None
         from interlock.contracts.change_review import find_breaking_changes
 
-        return make_change_records(find_breaking_changes(accepted, definition))
+        return make_change_records(find_breaking_changes(accepted_body, definition))
 
     def _review_all(self) -> None:
         for offering in self._catalog.offerings:
@@ -410,18 +412,18 @@ class Contracts(FeatureComponent):
         if event.kind not in (BREAKING, REMOVED):
             _log.info("contract of %s: %s, %s", record.tool, event.kind, detail)
         if event.kind in (COMPATIBLE, RESTORED):
-            since = format_utc(record.at)
+            changed_at = format_utc(record.at)
             self._compatible_changes.append(
                 ToolChange(
-                    record.tool, record.upstream, since, event.old_version, record.version,
+                    record.tool, record.upstream, changed_at, event.old_version, record.version,
                     False, False, event.changes,
                 )
             )  # fmt: skip
 
     def _record_held(self, tool: str) -> None:
-        for held in self._pins.held.values():
-            if held.tool == tool and isinstance(held, HeldContract):
-                self._audit.record_held_tool(tool, held.message)
+        for held_tool in self._pins.held_tools.values():
+            if held_tool.tool == tool and isinstance(held_tool, HeldContract):
+                self._audit.record_held_tool(tool, held_tool.message)
                 return
 
     def _find_dependents(self, tool: str) -> Dependents:
@@ -437,10 +439,12 @@ class Contracts(FeatureComponent):
     def changes(self) -> list[ToolChange]:
         """Return changed tools: first unaccepted breaking changes, then recent
         compatible changes."""
-        held = {held.tool for held in self._pins.held.values() if isinstance(held, HeldContract)}
+        held = {
+            held.tool for held in self._pins.held_tools.values() if isinstance(held, HeldContract)
+        }
         broken = [
             make_tool_change(
-                broken_tool.record, held=tool in held, dependents=broken_tool.dependents
+                broken_tool.record, is_held=tool in held, dependents=broken_tool.dependents
             )
             for tool, broken_tool in sorted(self._broken_tools.items())
         ]

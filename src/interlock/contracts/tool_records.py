@@ -238,6 +238,6 @@ class ToolRecordStore:
 
 
 def _decode_row(row: tuple[Any, ...]) -> ToolRecord:
-    *columns, changes, gone, published = row
+    *columns, changes, is_removed, published = row
     decoded_changes = msgspec.json.decode(changes, type=list[ChangeRecord])
-    return ToolRecord(*[*columns, decoded_changes, bool(gone), published])
+    return ToolRecord(*[*columns, decoded_changes, bool(is_removed), published])

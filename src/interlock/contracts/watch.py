@@ -486,11 +486,11 @@ def _contract(declared: DeclaredContract, now: float) -> Contract:
 
 def _reason(results: Sequence[SnapshotResult]) -> str:
     """Return the subject of a commit: what changed in its tools."""
-    changed = [result for result in results if result.previous_version is not None]
+    results_with_previous = [result for result in results if result.previous_version is not None]
     parts = [
         f"{result.contract.name}: "
         f"{format_changes(make_change_records(result.changes)) or 'no breaking part'}"
-        for result in changed
+        for result in results_with_previous
     ]
     new = [result.contract for result in results if result.previous_version is None]
     if new:

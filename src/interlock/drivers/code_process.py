@@ -180,12 +180,12 @@ async def inspect_code(
     return _decode_load_response(code, result.out.encode(), result.ending)
 
 
-def _decode_load_response(code: DriverCode, line: bytes, ending: str) -> CodeDescription | None:
+def _decode_load_response(code: DriverCode, line: bytes, end_text: str) -> CodeDescription | None:
     """Decode the response to the load request. Raises InterlockError."""
     try:
         response = _decode_loading(line)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        raise unusable(code.driver, f"its process sent no valid response ({ending})") from None
+        raise unusable(code.driver, f"its process sent no valid response ({end_text})") from None
     if response.unusable:
         raise unusable(code.driver, response.unusable[:_MAX_MESSAGE_CHARACTERS].rstrip("."))
     if response.raised:
@@ -251,7 +251,7 @@ class _RunningProcess:
         self.end()
 
     @property
-    def unsent(self) -> int:
+    def unread_byte_count(self) -> int:
         """Bytes that the process has not read."""
         stdin = None if self.process is None else self.process.stdin
         return 0 if stdin is None else stdin.get_write_buffer_size()
@@ -274,7 +274,7 @@ class _RunningProcess:
         if self.has_ended:
             return
         self.has_ended = True
-        reason = self._ending()
+        reason = self._describe_end()
         if not self.loading.done():
             self.loading.set_exception(self._owner.unavailable(reason))
             # Mark the exception as retrieved: the starter may have been cancelled.
@@ -288,7 +288,7 @@ class _RunningProcess:
         self.timers.clear()
         self._owner.on_exit(self, reason)
 
-    def _ending(self) -> str:
+    def _describe_end(self) -> str:
         status = None if self.process is None else self.process.status
         if self.kill_reason:
             return self.kill_reason
@@ -345,7 +345,7 @@ class CodeProcess:
         if process.has_ended:
             # The process exited after it became ready.
             raise self.unavailable(process.kill_reason or "it ended")
-        if len(process.pending) >= MAX_CALLS or process.unsent > MAX_UNSENT_BYTES:
+        if len(process.pending) >= MAX_CALLS or process.unread_byte_count > MAX_UNSENT_BYTES:
             raise InterlockError(
                 TOO_BUSY,
                 f"{ENTRY} of {self._code.driver} has too many concurrent calls. Try again later.",

@@ -129,7 +129,7 @@ class ContractAcceptance:
     ) -> None:
         self._config = config
         self._audit = audit
-        self._accepted = AcceptedContractStore.from_config(config, environ, base_dir)
+        self._accepted_store = AcceptedContractStore.from_config(config, environ, base_dir)
         self._acceptance_fingerprint: object = None
         self._broken: dict[str, BrokenContract] = {}
         """Incompatible contracts, by key."""
@@ -142,20 +142,20 @@ class ContractAcceptance:
     def _is_holding(self) -> bool:
         return self._config.section(ContractsConfig).on_break == "hold"
 
-    def check(self, served: Iterable[ToolContract]) -> None:
+    def check(self, contracts: Iterable[ToolContract]) -> None:
         """Compare contracts with their accepted versions, and accept compatible changes."""
         new_breaks: list[BrokenContract] = []
         self._broken = {}
         if self._config.section(ContractsConfig).watch:
-            self._broken, new_breaks = self._accepted.update(served)
-        self._acceptance_fingerprint = self._accepted.file_version()
+            self._broken, new_breaks = self._accepted_store.update(contracts)
+        self._acceptance_fingerprint = self._accepted_store.file_version()
         for broken in new_breaks:
             kinds = " ".join(breaking_reasons(broken.changes))
             self._audit.record_change("contracts", broken.contract.id, "breaking", kinds)
 
     def is_out_of_date(self) -> bool:
         """Return whether another process has accepted contracts since."""
-        return self._accepted.file_version() != self._acceptance_fingerprint
+        return self._accepted_store.file_version() != self._acceptance_fingerprint
 
     def fingerprint(self, contracts: Collection[str]) -> tuple[tuple[str, ...], bool]:
         """Return a fingerprint of the acceptance of contracts: their incompatible changes, and
@@ -185,7 +185,7 @@ class ContractAcceptance:
         """Return the incompatible contracts that are served, for operators."""
         return [
             broken.to_tool_change(
-                held=self._is_holding,
+                is_held=self._is_holding,
                 drivers=[driver.manifest.id for driver in served[key].drivers],
             )
             for key, broken in self._broken.items()
@@ -228,8 +228,8 @@ def create_driver(
         try:
             code, warnings = read_code(manifest, allowed=settings.allow_code)
             if code is not None:
-                served = [binding.contract.id for binding in workspace.bindings[manifest.key]]
-                hooks, warnings = make_hooks(manifest, served, code, inspect(code))
+                contract_ids = [binding.contract.id for binding in workspace.bindings[manifest.key]]
+                hooks, warnings = make_hooks(manifest, contract_ids, code, inspect(code))
         except InterlockError as error:
             rejection = error.message
     if hooks is not None:
@@ -336,15 +336,15 @@ def _bindings(
             unusable.append(error.message)
             continue
         try:
-            bound = BoundEntry(contract, entry, transforms=transforms, shape=shape)
+            bound_entry = BoundEntry(contract, entry, transforms=transforms, shape=shape)
         except InterlockError as error:
             # The binding is never used. It is kept to show its problems.
-            bound = BoundEntry(
+            bound_entry = BoundEntry(
                 contract, ImplementedContract(entry.tool, entry.version), shape=shape
             )
             problems = problems or [error.message]
         bindings[contract.key] = DriverBinding(
-            contract, entry, bound, tuple(problems), executes=executes
+            contract, entry, bound_entry, tuple(problems), executes=executes
         )
     return bindings, unusable
 
@@ -399,12 +399,12 @@ class DriverVerifier:
                 await self._verify(driver)
 
         drivers = self._find_unverified()
-        tried: set[Driver] = set()
+        tried_drivers: set[Driver] = set()
         while drivers:
-            tried.update(drivers)
+            tried_drivers.update(drivers)
             await asyncio.gather(*(verify(driver) for driver in drivers))
             # Drivers may have been added meanwhile.
-            drivers = [driver for driver in self._find_unverified() if driver not in tried]
+            drivers = [driver for driver in self._find_unverified() if driver not in tried_drivers]
 
     def _find_unverified(self) -> list[Driver]:
         return [
@@ -511,7 +511,7 @@ class Drivers:
         self.on_capabilities_changed = on_capabilities_changed
         self._workspace: files.Workspace | None = None
         self._watcher: asyncio.Task[None] | None = None
-        self._ending: dict[asyncio.Task[None], Driver] = {}
+        self._end_tasks: dict[asyncio.Task[None], Driver] = {}
         self._inspected: dict[tuple[str, str], CodeDescription | InterlockError | None] = {}
         """Descriptions of driver code, by driver and digest of the code."""
 
@@ -548,11 +548,11 @@ class Drivers:
         }
         for driver in list(self.lifecycle.drivers.values()):
             self._remove(driver, immediately=True)
-        self.contracts.served = {}
+        self.contracts.served_contract = {}
         self.publisher.withdraw_all()
-        for driver in self._ending.values():
+        for driver in self._end_tasks.values():
             driver.server.stop_waiting()
-        await asyncio.gather(*self._ending, return_exceptions=True)
+        await asyncio.gather(*self._end_tasks, return_exceptions=True)
 
     async def configure(self, config: Config) -> None:
         """Use a new config."""
@@ -841,7 +841,7 @@ class Drivers:
         InterlockError."""
         shape = shapes.get(contract.key)
         if shape is None:
-            existing = self.contracts.served.get(contract.key)
+            existing = self.contracts.served_contract.get(contract.key)
             is_unchanged = existing is not None and existing.contract is contract
             shape = (
                 existing.shape if existing is not None and is_unchanged else ContractShape(contract)
@@ -857,20 +857,22 @@ class Drivers:
         task = asyncio.get_running_loop().create_task(
             self.lifecycle.remove(driver, immediately=immediately), name=f"end:{driver.key}"
         )
-        self._ending[task] = driver
-        task.add_done_callback(self._ending.pop)
+        self._end_tasks[task] = driver
+        task.add_done_callback(self._end_tasks.pop)
 
     def _collect_served(self) -> None:
         """Collect which drivers serve which contract."""
-        served: dict[str, ServedContract] = {}
+        served_contracts: dict[str, ServedContract] = {}
         for driver in self.lifecycle.drivers.values():
             for key, binding in driver.bindings.items():
-                if key not in served:
-                    served[key] = ServedContract(binding.contract, binding.bound.shape, [])
-                served[key].drivers.append(driver)
-        for contract in served.values():
+                if key not in served_contracts:
+                    served_contracts[key] = ServedContract(
+                        binding.contract, binding.bound.shape, []
+                    )
+                served_contracts[key].drivers.append(driver)
+        for contract in served_contracts.values():
             contract.drivers.sort(key=lambda driver: driver.key)
-        self.contracts.served = served
+        self.contracts.served_contract = served_contracts
         self.contracts.workspace = selection_policy(self._config.section(DriversConfig))
 
     # -- publication
@@ -889,7 +891,9 @@ class Drivers:
         if is_first:
             log_ready(driver)
         previous = driver.capabilities
-        self.publisher.on_offer(driver, supervisor, others=self.lifecycle.drivers.values())
+        self.publisher.on_offering(
+            driver, supervisor, other_drivers=self.lifecycle.drivers.values()
+        )
         if driver.capabilities != previous:
             self.on_capabilities_changed()
 
@@ -935,7 +939,7 @@ class Drivers:
 
     def broken_contracts(self) -> list[ToolChange]:
         """Return contracts with incompatible changes that are not accepted."""
-        return self._acceptance.list_changes(self.contracts.served)
+        return self._acceptance.list_changes(self.contracts.served_contract)
 
     def _record(
         self,

@@ -94,7 +94,7 @@ class ContractExchange:
         upstream: ContractUpstream,
         call: Call,
         handler: ResponseHandler,
-        served: ServedContract,
+        served_contract: ServedContract,
         inputs: Mapping[str, Any],
         context: Any,
         order: tuple[Candidate, ...],
@@ -107,7 +107,7 @@ class ContractExchange:
         self._upstream = upstream
         self._call = call
         self._handler = handler
-        self._served = served
+        self._served_contract = served_contract
         self._inputs = inputs
         self._context = context
         self._order = order
@@ -134,27 +134,29 @@ class ContractExchange:
 
     # -- request
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Send the call to the current driver."""
         candidate = self._order[self._position]
-        served = self._served
+        served_contract = self._served_contract
         self._dispatched = self._may_be_executed = False
         self._dispatched_before = self._call.is_dispatched
-        driver = self._driver = self._upstream.driver_of(served, candidate)
-        binding = driver.bindings[served.contract.key]
+        driver = self._driver = self._upstream.driver_of(served_contract, candidate)
+        binding = driver.bindings[served_contract.contract.key]
         call = self._call
         if self._attempts is None:
             self._attempts = CallAttempts(
-                served.contract, candidate.driver, candidate.entry, served.level
+                served_contract.contract, candidate.driver, candidate.entry, served_contract.level
             )
         self._sent_at = now = self._upstream.clock()
-        self._limit_deadline(now + self._upstream.call_timeout(served, candidate))
+        self._limit_deadline(now + self._upstream.call_timeout(served_contract, candidate))
         if binding.executes:
             self._execute_code(driver, binding)
             return
         try:
             _require_allowed_level(call, binding)
-            check_uris(served.contract, self._inputs, driver.roots, resolve=os.path.realpath)
+            check_uris(
+                served_contract.contract, self._inputs, driver.roots, resolve=os.path.realpath
+            )
             if driver.hooks is None or not driver.hooks.makes_arguments(binding):
                 self._dispatch(driver, binding, binding.bound.arguments(self._inputs))
                 return
@@ -183,7 +185,7 @@ class ContractExchange:
         self, driver: Driver, binding: DriverBinding, arguments: Mapping[str, Any]
     ) -> None:
         """Call the tool of the driver's server. Raises InterlockError."""
-        call, served = self._call, self._served
+        call, served_contract = self._call, self._served_contract
         assert binding.entry.mcp is not None
         name = binding.entry.mcp.tool_name
         self._driver_call = Call(
@@ -200,7 +202,7 @@ class ContractExchange:
             session=call.session,
             started_at=call.started_at,
             caller=call.caller,
-            route=DriverRoute(served.contract.id, driver.key, name, encode_value(name)),
+            route=DriverRoute(served_contract.contract.id, driver.key, name, encode_value(name)),
             upstream=driver.key,
             effect=call.effect,
             deadline=call.deadline,
@@ -273,7 +275,7 @@ class ContractExchange:
             self._request = None
             self._handler.on_result(self._call, with_request_state(driver, outcome), None)
             return
-        binding = driver.bindings[self._served.contract.key]
+        binding = driver.bindings[self._served_contract.contract.key]
         try:
             result = decode_value(outcome.result)
             if driver.hooks is not None and driver.hooks.parses_results:
@@ -317,7 +319,7 @@ class ContractExchange:
                 self._signed_in = True
                 self._retries += 1
                 self._record_attempt(rejection)
-                self.begin()
+                self.start()
 
         self._request = CodeRequest(driver.ensure_signed_in(), on_sign_in)
 
@@ -326,9 +328,11 @@ class ContractExchange:
             self._handler.on_notification(self._call, method, params)
 
     def on_request(
-        self, ask: ClientRequest, call: Call | None, session: ClientSession | None
+        self, client_request: ClientRequest, call: Call | None, session: ClientSession | None
     ) -> None:
-        self._handler.on_request(ask, self._call if call is self._driver_call else call, session)
+        self._handler.on_request(
+            client_request, self._call if call is self._driver_call else call, session
+        )
 
     def _result(self, result: Any, value: Any, *, parsed: bool = False) -> bytes:
         """Encode the contract's value as a tool result.
@@ -344,13 +348,16 @@ class ContractExchange:
             encoded["content"] = blocks
         else:
             text = value if isinstance(value, str) else encode_value(value).decode()
-            others = () if parsed or not isinstance(blocks, list) else blocks
+            other_blocks = () if parsed or not isinstance(blocks, list) else blocks
             # Content blocks that are not text cannot be part of the value, so they are added to it.
-            encoded["content"] = [{"type": "text", "text": text}, *filter(_is_no_text, others)]
+            encoded["content"] = [
+                {"type": "text", "text": text},
+                *filter(_is_no_text, other_blocks),
+            ]
         if isinstance(value, dict):
             encoded["structuredContent"] = value
         encoded["isError"] = False
-        deprecation = self._served.deprecation
+        deprecation = self._served_contract.deprecation
         if deprecation is not None:
             encoded["_meta"] = {META_DEPRECATION: deprecation.notice()}
         return encode_value(encoded)
@@ -371,11 +378,11 @@ class ContractExchange:
             self._fail(error)
             return
         assert self._attempts is not None
-        is_gone = isinstance(error, UpstreamLostError)
+        is_lost = isinstance(error, UpstreamLostError)
         # An error in the call itself occurs with every driver.
-        not_executed = not dispatched and (is_gone or error.failure.name in _DRIVER_FAILURES)
+        not_executed = not dispatched and (is_lost or error.failure.name in _DRIVER_FAILURES)
         delay = self._attempts.next_delay(
-            _RETRYABLE_ERROR if is_gone else error, executed=not not_executed
+            _RETRYABLE_ERROR if is_lost else error, executed=not not_executed
         )
         if delay is not None:
             self._retries += 1
@@ -384,7 +391,7 @@ class ContractExchange:
             self._position += 1
             self._attempts = None
             self._retries += 1
-            self.begin()
+            self.start()
         else:
             self._fail(error)
 
@@ -395,13 +402,15 @@ class ContractExchange:
             return False
         if not_executed:
             return True
-        served = self._served
-        return isinstance(error, UpstreamLostError) and is_repeatable(served.contract, served.level)
+        served_contract = self._served_contract
+        return isinstance(error, UpstreamLostError) and is_repeatable(
+            served_contract.contract, served_contract.level
+        )
 
     def _retry(self) -> None:
         self._retry_timer = None
         if self.is_open:
-            self.begin()
+            self.start()
 
     def _fail(self, error: InterlockError) -> None:
         if self.is_open:
@@ -436,14 +445,16 @@ class ContractExchange:
         assert self._driver is not None
         duration = self._upstream.clock() - self._sent_at
         self._upstream.journal.record_attempt(
-            self._call, self._served.contract, self._driver, self._order[self._position].entry,
+            self._call, self._served_contract.contract, self._driver,
+            self._order[self._position].entry,
             self._inputs, duration, error,
         )  # fmt: skip
 
     def _record_call(self, *, ok: bool) -> None:
         duration = self._upstream.clock() - self._call.started_at
         self._upstream.journal.record_call(
-            self._call, self._served.contract, self._driver, self._inputs, duration, self._retries,
+            self._call, self._served_contract.contract, self._driver, self._inputs, duration,
+            self._retries,
             ok=ok,
         )  # fmt: skip
 
@@ -465,7 +476,7 @@ class ContractExchange:
         if self._request is not None:
             self._request.expire()
         else:
-            name = self._served.contract.id
+            name = self._served_contract.contract.id
             self._fail(
                 InterlockError(DEADLINE_EXCEEDED, f"{name} was not served within its timeout.")
             )

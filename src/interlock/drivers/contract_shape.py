@@ -58,12 +58,12 @@ class SchemaSize:
         self._counts[id(part)] = 0
         count = 1
         if isinstance(part, list):
-            below: Iterator[Any] = iter(part)
+            path: Iterator[Any] = iter(part)
         else:
-            below = iter(part.values())
+            path = iter(part.values())
             for keyword in REFERENCES:
                 count += self._count(self._references.target(part.get(keyword)))
-        for part_below in below:
+        for part_below in path:
             count += self._count(part_below)
             if count > self._limit:
                 break
@@ -136,17 +136,17 @@ class _SchemaValidator:
         """Return whether a value is valid. False also if the validation would take too long."""
         return self._work.can_validate_value(value) and bool(self._validator.is_valid(value))
 
-    def problems(self, value: Any, below: str) -> list[dict[str, str]]:
+    def problems(self, value: Any, path: str) -> list[dict[str, str]]:
         """Return the problems of a value. Empty: it is valid.
 
         Args:
-            below: the pointer of the value.
+            path: the pointer of the value.
         """
         if not self._work.can_validate_value(value):
-            return [{"field": below[1:] or "inputs", "pointer": below, "problem": _TOO_EXPENSIVE}]
+            return [{"field": path[1:] or "inputs", "pointer": path, "problem": _TOO_EXPENSIVE}]
         if self._validator.is_valid(value):
             return []
-        return _problems(self._validator, self._schema, value, below)
+        return _problems(self._validator, self._schema, value, path)
 
 
 def _compile(contract: ToolContract, keyword: str, schema: dict[str, Any]) -> _SchemaValidator:
@@ -218,15 +218,15 @@ def _input_error(
     )
 
 
-def _problems(validator: Any, schema: Any, value: Any, below: str) -> list[dict[str, str]]:
+def _problems(validator: Any, schema: Any, value: Any, path: str) -> list[dict[str, str]]:
     problems: list[dict[str, str]] = []
     errors = collect_errors(validator, schema, value, _MAX_PROBLEMS)
     if errors is None:
-        return [{"field": below[1:] or "inputs", "pointer": below, "problem": UNEXPLAINED}]
+        return [{"field": path[1:] or "inputs", "pointer": path, "problem": UNEXPLAINED}]
     for error in errors:
         steps = [str(step) for step in error.instance_path]
-        pointer = below + build_pointer(steps)
-        field = ".".join(([below[1:]] if below else []) + steps) or "inputs"
+        pointer = path + build_pointer(steps)
+        field = ".".join(([path[1:]] if path else []) + steps) or "inputs"
         problems.append(
             {"field": _clip(field), "pointer": _clip(pointer), "problem": _clip(error.message)}
         )

@@ -98,7 +98,7 @@ class ContractUpstream:
         machine: Machine,
         circuit_open: Callable[[str], bool],
     ) -> None:
-        self.served: dict[str, ServedContract] = {}
+        self.served_contract: dict[str, ServedContract] = {}
         """Served contracts, by contract key."""
         self.versions = ContractVersions(())
         """The contract names and the contracts that they stand for."""
@@ -113,23 +113,25 @@ class ContractUpstream:
     # -- interface of the pipeline
 
     def start(self, call: Call, handler: ResponseHandler) -> UpstreamRequest:
-        served = self._find_served(call)
+        served_contract = self._find_served(call)
         inputs = (
             call.decoded_arguments
             if call.decoded_arguments is not None
             else decode_value(call.arguments)
         )
-        context = _context(call, served)
+        context = _context(call, served_contract)
         request_state = None if call.extra_params is None else read_request_state(call)
-        decision = self.decide(served, inputs.keys(), pinned=_find_pin(call, served, request_state))
+        decision = self.decide(
+            served_contract, inputs.keys(), pinned=_find_pin(call, served_contract, request_state)
+        )
         if decision.selected is None:
-            drivers = _drivers_without_sign_in(served, decision)
+            drivers = _drivers_without_sign_in(served_contract, decision)
             if drivers:
                 # An operator may have signed in meanwhile, or a sign-in may be in progress.
                 return DeferredRequest(
                     call, handler, not_ready(), partial(self._start_after_sign_in, drivers)
                 )
-        return self._send(call, handler, served, inputs, context, decision, request_state)
+        return self._send(call, handler, served_contract, inputs, context, decision, request_state)
 
     async def _start_after_sign_in(
         self, drivers: list[Driver], call: Call, handler: ResponseHandler
@@ -140,16 +142,18 @@ class ContractUpstream:
                 await driver.ensure_signed_in()
             except InterlockError as error:
                 required = required or error
-        served = self._find_served(call)
+        served_contract = self._find_served(call)
         inputs = (
             call.decoded_arguments
             if call.decoded_arguments is not None
             else decode_value(call.arguments)
         )
         request_state = read_request_state(call)
-        decision = self.decide(served, inputs.keys(), pinned=_find_pin(call, served, request_state))
+        decision = self.decide(
+            served_contract, inputs.keys(), pinned=_find_pin(call, served_contract, request_state)
+        )
         if required is not None and decision.failure is AUTH_REQUIRED:
-            self.journal.record_choice(call, served.contract, decision)
+            self.journal.record_choice(call, served_contract.contract, decision)
             resolver_error = decision.error()
             # The error of the driver explains how to sign in.
             raise InterlockError(
@@ -158,44 +162,55 @@ class ContractUpstream:
                 {**(resolver_error.data or {}), **(required.data or {})},
             )
         return self._send(
-            call, handler, served, inputs, _context(call, served), decision, request_state
+            call,
+            handler,
+            served_contract,
+            inputs,
+            _context(call, served_contract),
+            decision,
+            request_state,
         )
 
     def _send(
         self,
         call: Call,
         handler: ResponseHandler,
-        served: ServedContract,
+        served_contract: ServedContract,
         inputs: Mapping[str, Any],
         context: Any,
         decision: DriverChoice,
         request_state: InputRequestState | None,
     ) -> UpstreamRequest:
-        self.journal.record_choice(call, served.contract, decision)
+        self.journal.record_choice(call, served_contract.contract, decision)
         if decision.selected is None:
             raise decision.error()
         exchange = ContractExchange(
-            self, call, handler, served, inputs, context, decision.order, request_state
+            self, call, handler, served_contract, inputs, context, decision.order, request_state
         )
-        exchange.begin()
+        exchange.start()
         return exchange
 
     def decide(
-        self, served: ServedContract, inputs: Any, *, pinned: str | None = None
+        self, served_contract: ServedContract, inputs: Any, *, pinned: str | None = None
     ) -> DriverChoice:
         """Select the driver for a call with these inputs. The choice includes the reasons against
         other drivers."""
-        key = served.contract.key
+        key = served_contract.contract.key
         driver_state = tuple(
-            [self._decision_state(driver, driver.bindings[key]) for driver in served.drivers]
+            [
+                self._decision_state(driver, driver.bindings[key])
+                for driver in served_contract.drivers
+            ]
         )
-        if driver_state != served.driver_state:
-            served.driver_state = driver_state
-            served.candidates = [_candidate(driver, key) for driver in served.drivers]
+        if driver_state != served_contract.driver_state:
+            served_contract.driver_state = driver_state
+            served_contract.candidates = [
+                _candidate(driver, key) for driver in served_contract.drivers
+            ]
             self._decisions.invalidate(key)
         return self._decisions.decide(
-            served.contract,
-            served.candidates,
+            served_contract.contract,
+            served_contract.candidates,
             inputs,
             workspace=self.workspace,
             pinned=pinned,
@@ -221,27 +236,31 @@ class ContractUpstream:
             binding.problems,
         )
 
-    def driver_of(self, served: ServedContract, candidate: Candidate) -> Driver:
-        return next(driver for driver in served.drivers if driver.manifest is candidate.driver)
+    def driver_of(self, served_contract: ServedContract, candidate: Candidate) -> Driver:
+        return next(
+            driver for driver in served_contract.drivers if driver.manifest is candidate.driver
+        )
 
-    def call_timeout(self, served: ServedContract, candidate: Candidate) -> float:
+    def call_timeout(self, served_contract: ServedContract, candidate: Candidate) -> float:
         """Return the timeout of a call at a driver, in seconds."""
-        return effective_timeout_ms(served.contract, candidate.driver, candidate.entry) / 1000
+        return (
+            effective_timeout_ms(served_contract.contract, candidate.driver, candidate.entry) / 1000
+        )
 
     def _find_served(self, call: Call) -> ServedContract:
         name = "" if call.route is None else call.route.upstream_name
         contract = self.versions.find(name)
-        served = None if contract is None else self.served.get(contract.key)
-        if served is None:
+        served_contract = None if contract is None else self.served_contract.get(contract.key)
+        if served_contract is None:
             raise InterlockError(
                 UNKNOWN_TOOL, f"There is no contract {name[:100]!r}. List the tools again."
             )
-        _require_unchanged(call, served)
-        return served
+        _require_unchanged(call, served_contract)
+        return served_contract
 
     def set_log_level(self, level: str, session: ClientSession | None) -> None:
-        for served in self.served.values():
-            for driver in served.drivers:
+        for served_contract in self.served_contract.values():
+            for driver in served_contract.drivers:
                 driver.set_log_level(level, session)
 
     def session_key(self, call: Call) -> object | None:
@@ -257,22 +276,22 @@ class ContractUpstream:
         return True
 
 
-def _require_unchanged(call: Call, served: ServedContract) -> None:
+def _require_unchanged(call: Call, served_contract: ServedContract) -> None:
     """Check that the contract and its drivers are the ones that were authorized. Between
     authorization, journal and a repetition after an input request, files may have changed. Raises
     InterlockError."""
     route = call.route
     if not isinstance(route, Tool) or route.upstream != KEY:
         return
-    id = served.contract.id
-    if call.approval_id and not set(served.served_by) <= set(route.served_by):
+    id = served_contract.contract.id
+    if call.approval_id and not set(served_contract.served_by) <= set(route.served_by):
         raise InterlockError(
             CONFIRMATION_EXPIRED,
             f"{id} was not called: a driver that serves it changed since the approval. Call it "
             "again to request a new approval.",
             {"confirmation_id": call.approval_id, "contract": id},
         )
-    if route.file_digest != served.contract.digest:
+    if route.file_digest != served_contract.contract.digest:
         raise InterlockError(
             TOOL_UNAVAILABLE,
             f"The contract {id} changed while this call was processed. Repeat the call; it is "
@@ -290,21 +309,23 @@ def _candidate(driver: Driver, contract: str) -> Candidate:
     return Candidate(driver.manifest, binding.entry, condition)
 
 
-def _drivers_without_sign_in(served: ServedContract, decision: DriverChoice) -> list[Driver]:
+def _drivers_without_sign_in(
+    served_contract: ServedContract, decision: DriverChoice
+) -> list[Driver]:
     """Return the drivers that were rejected because no operator is signed in with them."""
     keys = {
         rejection.driver for rejection in decision.rejected if rejection.code == AUTH_REQUIRED.name
     }
-    return [driver for driver in served.drivers if driver.manifest.key in keys]
+    return [driver for driver in served_contract.drivers if driver.manifest.key in keys]
 
 
 def _find_pin(
-    call: Call, served: ServedContract, request_state: InputRequestState | None
+    call: Call, served_contract: ServedContract, request_state: InputRequestState | None
 ) -> str | None:
     """Return the driver that a call is pinned to: by its `_meta`, or by the input request that it
     responds to. Raises InterlockError."""
     if request_state is not None:
-        if not any(request_state.matches(driver) for driver in served.drivers):
+        if not any(request_state.matches(driver) for driver in served_contract.drivers):
             raise stale_request_state_error()
         return request_state.driver
     value = _meta(call, META_DRIVER)
@@ -315,14 +336,14 @@ def _find_pin(
     return value
 
 
-def _context(call: Call, served: ServedContract) -> Any:
+def _context(call: Call, served_contract: ServedContract) -> Any:
     """Return the context of a call. Raises InterlockError."""
-    if served.contract.context_schema is None:
+    if served_contract.contract.context_schema is None:
         # Without a schema the context cannot be checked, so hooks do not get it.
         return {}
     context = _meta(call, META_CONTEXT)
     context = {} if context is None else context
-    served.shape.check_context(context)
+    served_contract.shape.check_context(context)
     return context
 
 

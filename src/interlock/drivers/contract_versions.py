@@ -84,7 +84,7 @@ class ContractVersions:
         """Offered contracts, by name."""
         self.clashes: list[str] = []
         """Messages about names that two contracts claim."""
-        self._ended: dict[str, tuple[ToolContract, MajorDeprecation]] = {}
+        self._ended_versions: dict[str, tuple[ToolContract, MajorDeprecation]] = {}
         self._deprecations = deprecations
         majors = _majors(contracts)
         for id in sorted(majors):
@@ -107,8 +107,8 @@ class ContractVersions:
         contract = self.names.get(name)
         if contract is not None:
             return contract
-        ended = self._ended.get(name)
-        if ended is None:
+        ended_version = self._ended_versions.get(name)
+        if ended_version is None:
             # A contract with one major version is listed under its bare name, but is also found by
             # the versioned name.
             match = _PREFIXED.fullmatch(name)
@@ -120,34 +120,34 @@ class ContractVersions:
                     and contract.major == int(match[1])
                 ):
                     return contract
-                ended = self._ended.get(match[2])
-                if ended is not None and ended[0].major != int(match[1]):
-                    ended = None
-        if ended is None:
+                ended_version = self._ended_versions.get(match[2])
+                if ended_version is not None and ended_version[0].major != int(match[1]):
+                    ended_version = None
+        if ended_version is None:
             return None
-        raise ended_version_error(name, *ended)
+        raise ended_version_error(name, *ended_version)
 
     def deprecation_of(self, contract: ToolContract) -> MajorDeprecation | None:
         """Return the deprecation of a contract's major version, if there is one."""
         return self._deprecations.get(contract.key)
 
     def _assign_names(self, id: str, majors: dict[int, ToolContract], now: float) -> None:
-        served: list[ToolContract] = []
+        served_contracts: list[ToolContract] = []
         for major in sorted(majors):
             contract = majors[major]
             deprecation = self._deprecations.get(contract.key)
             name = versioned_name(id, major)
             if deprecation is not None and deprecation.ends_at <= now:
-                self._ended[name] = contract, deprecation
+                self._ended_versions[name] = contract, deprecation
             else:
-                served.append(contract)
+                served_contracts.append(contract)
                 if len(majors) > 1:
                     self.names.setdefault(name, contract)
-        if served:
-            self.names[id] = served[0]
+        if served_contracts:
+            self.names[id] = served_contracts[0]
         else:
             newest_ended = majors[max(majors)]
-            self._ended[id] = newest_ended, self._deprecations[newest_ended.key]
+            self._ended_versions[id] = newest_ended, self._deprecations[newest_ended.key]
 
 
 def offered_names(

@@ -63,7 +63,7 @@ class DriverConfinements:
             driver.manifest.id,
             driver.manifest.egress,
             warn=driver.warn,
-            on_refused=lambda host, port: self._on_refusal(driver, host, port),
+            on_denied=lambda host, port: self._on_egress_denied(driver, host, port),
         )
 
     async def open_without_network(self, key: str) -> Confinement | None:
@@ -77,7 +77,7 @@ class DriverConfinements:
         egress: Sequence[str],
         *,
         warn: Callable[[str], None],
-        on_refused: EgressRefusalRecorder | None = None,
+        on_denied: EgressRefusalRecorder | None = None,
     ) -> Confinement | None:
         settings = self._config.section(DriversConfig)
         if settings.sandbox == "advisory":
@@ -93,10 +93,10 @@ class DriverConfinements:
             any_egress=settings.any_egress,
             local_egress=settings.local_egress,
             never=self.node_addresses,
-            on_refused=on_refused,
+            on_denied=on_denied,
         )
 
-    def _on_refusal(self, driver: Driver, host: str, port: int) -> None:
+    def _on_egress_denied(self, driver: Driver, host: str, port: int) -> None:
         detail = f"It tried to connect to {host}:{port}, which is not in its network.egress."
         self._audit.record_change("egress", driver.key, "refused", detail)
 
@@ -105,12 +105,12 @@ class DriverConfinements:
     def server_confinement(self, driver: Driver, cleanups: Cleanups) -> ConfinementFactory:
         """Return a factory that opens the confinement at the first start of a driver's server and
         reuses it for later starts."""
-        opened: list[Confinement | None] = []
+        confinements: list[Confinement | None] = []
 
         async def confine() -> Confinement | None:
-            if not opened:
-                opened.append(await self._open_around(driver, cleanups))
-            return opened[0]
+            if not confinements:
+                confinements.append(await self._open_around(driver, cleanups))
+            return confinements[0]
 
         return confine
 

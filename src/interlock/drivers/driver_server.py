@@ -184,14 +184,14 @@ class DriverServer:
                 self._start_server(), name=f"wake:{self._driver.key}"
             )
             self._start_task.add_done_callback(self._on_started)
-        waking = self._start_task
+        start_task = self._start_task
         try:
             # Several calls may wait for one start. Cancelling one of them must not cancel the
             # start.
-            return await asyncio.shield(waking)
+            return await asyncio.shield(start_task)
         except asyncio.CancelledError:
             task = asyncio.current_task()
-            if not waking.cancelled() or (task is not None and task.cancelling()):
+            if not start_task.cancelled() or (task is not None and task.cancelling()):
                 raise
             raise self._unavailable("the driver was removed") from None
 
@@ -304,10 +304,10 @@ class DriverServer:
         """End it for good. Calls under way may still be answered, unless it is to be `at_once`."""
         self.closed = True
         self._immediate |= immediately
-        waking = self._start_task
-        if waking is not None:
-            waking.cancel()
-            await asyncio.gather(waking, return_exceptions=True)
+        start_task = self._start_task
+        if start_task is not None:
+            start_task.cancel()
+            await asyncio.gather(start_task, return_exceptions=True)
         self.retire()
         await asyncio.gather(*self._end_tasks, return_exceptions=True)
 

@@ -145,19 +145,19 @@ class DriverFolders(FeatureComponent):
         if self._drivers is not None:
             await self._drivers.configure(new)
         elif self._started:
-            await self._stop_looking()
+            await self._stop_polling()
             self.start()
 
     async def stop(self) -> None:
-        await self._stop_looking()
+        await self._stop_polling()
         if self._drivers is not None:
             await self._drivers.close()
 
-    async def _stop_looking(self) -> None:
-        looking, self._poll_task = self._poll_task, None
-        if looking is not None:
-            looking.cancel()
-            await asyncio.gather(looking, return_exceptions=True)
+    async def _stop_polling(self) -> None:
+        poll_task, self._poll_task = self._poll_task, None
+        if poll_task is not None:
+            poll_task.cancel()
+            await asyncio.gather(poll_task, return_exceptions=True)
 
     def status(self) -> DriversStatus:
         if self._drivers is None:

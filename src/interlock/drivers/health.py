@@ -68,7 +68,7 @@ def declared_probe_client(
                 local_egress=local_egress,
                 never=never,
                 key=manifest.id,
-                what="the URL of a check",
+                subject="the URL of a check",
                 field="a url",
             )
             place = parse_url(probe.url)
@@ -120,7 +120,7 @@ class Health:
         *,
         ping: Ping,
         run: CommandRunner = processes.run,
-        ask: ProbeClient = probe_server,
+        probe_client: ProbeClient = probe_server,
         env: Mapping[str, str] | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -138,7 +138,7 @@ class Health:
         self._check = manifest.health_check
         self._ping = ping
         self._run = run
-        self._ask = ask
+        self._probe_client = probe_client
         self._env = dict(env or {})
         self._clock = clock
         self._sleep = sleep
@@ -238,7 +238,7 @@ class Health:
         if check.http is None:
             return "health_check.http is missing"
         try:
-            status = await self._ask(check.http, timeout=check.timeout_ms / 1000)
+            status = await self._probe_client(check.http, timeout=check.timeout_ms / 1000)
         except ProbeError as error:
             return str(error)
         expected = check.http.expect_status

@@ -97,10 +97,10 @@ class Hooks:
         self, binding: DriverBinding, inputs: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Build the arguments by the entry's mapping and its transformers."""
-        bound = binding.bound
-        transforms = bound.required_transforms(inputs)
+        bound_entry = binding.bound
+        transforms = bound_entry.required_transforms(inputs)
         if not transforms:
-            return bound.arguments(inputs)
+            return bound_entry.arguments(inputs)
         values = [(transform, inputs[name]) for transform, name in transforms]
         response = await self._call("transforms", {"values": values})
         results = iter(zip(transforms, self.process.decode_results(response.value), strict=False))
@@ -117,7 +117,7 @@ class Hooks:
                 raise transformer_failed(binding.contract.id, transform, name, reason)
             return result.value
 
-        return bound.arguments(inputs, dict.fromkeys(self.transforms, next_value))
+        return bound_entry.arguments(inputs, dict.fromkeys(self.transforms, next_value))
 
     async def extract_value(self, binding: DriverBinding, result: Any, context: Any) -> Any:
         """Extract the contract's value from the tool's result. Raises InterlockError."""

@@ -596,7 +596,7 @@ def driver_folder(state: Path, manifest: DriverManifest) -> Path:
     return state / "drivers" / manifest.key.replace(os.sep, "_").lstrip(".")
 
 
-def _ignore_progress(step: int, of: int, text: str) -> None:
+def _ignore_progress(step: int, step_count: int, text: str) -> None:
     """Ignore the progress."""
 
 

@@ -216,7 +216,7 @@ class DriverLifecycle:
                 missing=missing,
                 refresh=create_refresher(
                     manifest, run=self._command_runner(driver, "auth.refresh.cmd"),
-                    ask=self._probe_client(driver), env={}, hook=hook,
+                    probe_client=self._probe_client(driver), env={}, hook=hook,
                     warn=lambda text: driver.warn(text),
                 ),
                 warn=lambda text: driver.warn(text),
@@ -373,7 +373,7 @@ class DriverLifecycle:
             driver.manifest,
             ping=lambda: self._ping(driver),
             run=self._command_runner(driver, "health_check.cmd"),
-            ask=self._probe_client(driver),
+            probe_client=self._probe_client(driver),
             clock=time.time,
             on_change=lambda now: self._health_changed(driver, now),
         )

@@ -206,16 +206,16 @@ async def run_in_terminal(
     except (OSError, ValueError) as error:
         return CommandResult(EXIT_NOT_RUN, start_error=_start_error(error))
     own_group = os.getpgrp()
-    ending = asyncio.ensure_future(asyncio.to_thread(child.wait))
+    end_future = asyncio.ensure_future(asyncio.to_thread(child.wait))
     try:
         _give_terminal(terminal, child.pid)
         # It may have been stopped because it used the terminal too early.
         _signal_group(child.pid, signal.SIGCONT)
-        done, _ = await asyncio.wait([ending], timeout=timeout)
+        done, _ = await asyncio.wait([end_future], timeout=timeout)
     finally:
         _signal_group(child.pid, signal.SIGKILL)
         try:
-            await asyncio.wait([ending], timeout=_EXIT_TIMEOUT_SECONDS)
+            await asyncio.wait([end_future], timeout=_EXIT_TIMEOUT_SECONDS)
         finally:
             _give_terminal(terminal, own_group)
     return CommandResult(

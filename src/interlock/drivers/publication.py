@@ -94,35 +94,35 @@ class DriverPublisher:
     def publish(self) -> None:
         """Publish every contract that a driver serves, by what is known now."""
         self._cancel_timers()
-        served = self._contracts.served
+        served_contracts = self._contracts.served_contract
         usable = [
             entry.contract
-            for key, entry in served.items()
+            for key, entry in served_contracts.items()
             if any(driver.serves(key) for driver in entry.drivers)
         ]
-        levels = {contract.key: served[contract.key].level for contract in usable}
-        serving = {contract.key: served[contract.key].served_by for contract in usable}
-        ends = self.deprecations(usable)
+        levels = {contract.key: served_contracts[contract.key].level for contract in usable}
+        serving = {contract.key: served_contracts[contract.key].served_by for contract in usable}
+        deprecations = self.deprecations(usable)
         now = self.wall_clock()
-        for entry in served.values():
-            entry.deprecation = ends.get(entry.contract.key)
-        self._schedule_next_end(ends, now)
+        for entry in served_contracts.values():
+            entry.deprecation = deprecations.get(entry.contract.key)
+        self._schedule_next_end(deprecations, now)
         state = (
             self._config.root_segment,
             tuple(
                 (contract.key, contract.digest, levels[contract.key], serving[contract.key])
                 for contract in usable
             ),
-            tuple((key, end, end.ends_at <= now) for key, end in sorted(ends.items())),
+            tuple((key, end, end.ends_at <= now) for key, end in sorted(deprecations.items())),
         )
         if state == self._posted_state or (not usable and self._posted_state is None):
             return
         self._posted_state = state
-        versions = self._contracts.versions = ContractVersions(usable, ends, now)
+        versions = self._contracts.versions = ContractVersions(usable, deprecations, now)
         for clash in versions.clashes:
             _log.warning("%s", clash)
         self._upstreams[KEY] = self._contracts
-        self._post_contracts(versions, ends, levels, serving)
+        self._post_contracts(versions, deprecations, levels, serving)
         for contract in usable:
             version = (contract.key, contract.digest)
             if version not in self._declared:
@@ -131,14 +131,14 @@ class DriverPublisher:
                 self._declare(
                     contract.id, contract.version, declared, f"contract:{contract.file.name}"
                 )
-        ended = [
+        ended_contracts = [
             contract
             for contract in usable
-            if contract.key in ends and ends[contract.key].ends_at <= now
+            if contract.key in deprecations and deprecations[contract.key].ends_at <= now
         ]
         names = {
             name
-            for contract in ended
+            for contract in ended_contracts
             for name in (contract.id, versioned_name(contract.id, contract.major))
         }
         self._post_ended(sorted(names - versions.names.keys()))
@@ -146,7 +146,7 @@ class DriverPublisher:
     def _post_contracts(
         self,
         versions: ContractVersions,
-        ends: Mapping[str, MajorDeprecation],
+        deprecations: Mapping[str, MajorDeprecation],
         levels: Mapping[str, EffectLevel],
         serving: Mapping[str, tuple[str, ...]],
     ) -> None:
@@ -154,7 +154,9 @@ class DriverPublisher:
             definition(
                 contract,
                 name=name,
-                deprecation=None if (end := ends.get(contract.key)) is None else end.notice(),
+                deprecation=None
+                if (end := deprecations.get(contract.key)) is None
+                else end.notice(),
                 level=levels[contract.key],
             )
             for name, contract in versions.names.items()
@@ -163,7 +165,7 @@ class DriverPublisher:
         served_by = {name: serving[contract.key] for name, contract in versions.names.items()}
         digests = {name: contract.digest for name, contract in versions.names.items()}
         contexts = {
-            name: self._contracts.served[contract.key].shape.check_context
+            name: self._contracts.served_contract[contract.key].shape.check_context
             for name, contract in versions.names.items()
             if contract.context_schema is not None
         }
@@ -207,8 +209,10 @@ class DriverPublisher:
         self._upstreams[ENDED] = self._contracts
         self._catalog.publish(offering)
 
-    def _schedule_next_end(self, ends: Mapping[str, MajorDeprecation], now: float) -> None:
-        delay = min((end.ends_at - now for end in ends.values() if end.ends_at > now), default=None)
+    def _schedule_next_end(self, deprecations: Mapping[str, MajorDeprecation], now: float) -> None:
+        delay = min(
+            (end.ends_at - now for end in deprecations.values() if end.ends_at > now), default=None
+        )
         if delay is not None:
             self._end_timer = asyncio.get_running_loop().call_later(
                 min(delay, MAX_WAIT_SECONDS), self.publish
@@ -244,7 +248,9 @@ class DriverPublisher:
 
     # -- prompts and resources
 
-    def on_offer(self, driver: Driver, supervisor: Supervisor, *, others: Iterable[Driver]) -> None:
+    def on_offering(
+        self, driver: Driver, supervisor: Supervisor, *, other_drivers: Iterable[Driver]
+    ) -> None:
         """Publish the prompts and resources that a driver's server has listed."""
         manifest, offer = driver.manifest, supervisor.raw_offering
         listed_capabilities = supervisor.capabilities
@@ -271,7 +277,7 @@ class DriverPublisher:
         self._catalog.publish(
             read_offering(
                 driver.key,
-                ServerConfig(segment=_segment(driver, others)),
+                ServerConfig(segment=_segment(driver, other_drivers)),
                 (),
                 prompts=prompts,
                 resources=resources,
@@ -290,12 +296,12 @@ def introduction_of(driver: Driver) -> UpstreamIntroduction:
     return UpstreamIntroduction(default_segment(driver.manifest.id), driver.capabilities)
 
 
-def _segment(driver: Driver, others: Iterable[Driver]) -> str:
+def _segment(driver: Driver, other_drivers: Iterable[Driver]) -> str:
     """Return the name prefix of a driver's prompts: its id, with the major version if a lower major
     of the driver exists."""
     manifest = driver.manifest
     segment = default_segment(manifest.id)
-    majors = [other.manifest.major for other in others if other.manifest.id == manifest.id]
+    majors = [other.manifest.major for other in other_drivers if other.manifest.id == manifest.id]
     return segment if manifest.major <= min(majors, default=manifest.major) else (
         f"{segment}-v{manifest.major}"
     )  # fmt: skip

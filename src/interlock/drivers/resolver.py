@@ -187,8 +187,12 @@ def _comparable(cost: Cost, currency: str) -> float | None:
 
 def _common_currency(costs: list[Cost]) -> str:
     """Return the currency of most prices."""
-    used = Counter(_currency(cost) for cost in costs if cost.units_per_call)
-    return min(used, key=lambda currency: (-used[currency], currency), default=CURRENCY)
+    currency_counts = Counter(_currency(cost) for cost in costs if cost.units_per_call)
+    return min(
+        currency_counts,
+        key=lambda currency: (-currency_counts[currency], currency),
+        default=CURRENCY,
+    )
 
 
 def _currency(cost: Cost) -> str:
@@ -578,8 +582,8 @@ def _pin_failed(id: str, pin: str, rejected: Sequence[Rejection]) -> tuple[Failu
 
 
 def _until(candidates: Iterable[Candidate], now: float) -> float | None:
-    ends = [_unhealthy_until(candidate, now) for candidate in candidates]
-    return min((end for end in ends if end is not None), default=None)
+    end_times = [_unhealthy_until(candidate, now) for candidate in candidates]
+    return min((end for end in end_times if end is not None), default=None)
 
 
 def _retry_after(

@@ -67,14 +67,14 @@ def _uris(
         return
     elif isinstance(value, Mapping):
         for name, item in value.items():
-            below = view.member(name) if view is not None else None
+            inner_view = view.member(name) if view is not None else None
             yield from _uris(
-                item, below, f"{location}.{name}" if location else str(name), depth + 1
+                item, inner_view, f"{location}.{name}" if location else str(name), depth + 1
             )
     elif isinstance(value, list):
-        below = view.item() if view is not None else None
+        inner_view = view.item() if view is not None else None
         for index, item in enumerate(value):
-            yield from _uris(item, below, f"{location}.{index}", depth + 1)
+            yield from _uris(item, inner_view, f"{location}.{index}", depth + 1)
 
 
 def _is_uri(view: SchemaView | None) -> bool:

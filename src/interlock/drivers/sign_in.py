@@ -52,14 +52,14 @@ class CallbackListener:
         """
         self._timeout = timeout
         self._clock = clock
-        self._ends = 0.0
+        self._deadline = 0.0
         self._state = secrets.token_urlsafe(24)
         self._callback = LoopbackCallback(self._on_visit)
         self._visit: asyncio.Future[dict[str, str]]
 
     async def __aenter__(self) -> Self:
         self._visit = asyncio.get_running_loop().create_future()
-        self._ends = self._clock() + self._timeout
+        self._deadline = self._clock() + self._timeout
         await self._callback.open()
         return self
 
@@ -97,7 +97,7 @@ class CallbackListener:
             pairs = parse_qsl(visit.query, keep_blank_values=True, max_num_fields=50)
         except ValueError:
             return CallbackPage("400 Bad Request", UNEXPECTED_REQUEST)
-        if self._visit.done() or self._clock() >= self._ends:
+        if self._visit.done() or self._clock() >= self._deadline:
             return CallbackPage("410 Gone", _EXPIRED)
         values = dict(pairs)
         if len(values) != len(pairs):
@@ -138,7 +138,7 @@ async def sign_in(
     open_url: UrlOpener,
     run: CommandRunner = processes.run,
     in_terminal: CommandRunner = processes.run_in_terminal,
-    ask: ProbeClient = health_probe.probe_server,
+    probe_client: ProbeClient = health_probe.probe_server,
     env: Mapping[str, str] | None = None,
     on_callback: CallbackHandler | None = None,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -151,7 +151,7 @@ async def sign_in(
         open_url: shows the login page to the operator.
         run: runs commands of the manifest.
         in_terminal: runs interactive commands.
-        ask: makes the requests of the completion check.
+        probe_client: makes the requests of the completion check.
         on_callback: receives the parameters of the callback.
         timeout: how long the operator may take, in seconds.
 
@@ -163,7 +163,7 @@ async def sign_in(
         raise _sign_in_error(
             manifest, "its DRIVER.md has no login (auth.login.cmd or auth.login.url)"
         )
-    steps = _LoginSteps(manifest, login, run, ask, env or {})
+    steps = _LoginSteps(manifest, login, run, probe_client, env or {})
     if login.cmd:
         await steps.run_command(in_terminal if login.interactive else run, timeout)
     elif login.requires_callback_url:
@@ -191,14 +191,14 @@ class _LoginSteps:
         manifest: DriverManifest,
         login: Login,
         run: CommandRunner,
-        ask: ProbeClient,
+        probe_client: ProbeClient,
         env: Mapping[str, str],
     ) -> None:
         self._manifest = manifest
         self._login = login
         self._completion = login.completes_when
         self._run = run
-        self._ask = ask
+        self._probe_client = probe_client
         self._env = env
 
     async def run_command(self, run: CommandRunner, timeout: float) -> None:
@@ -237,7 +237,7 @@ class _LoginSteps:
     async def _find_request_problem(self, completion: Completion) -> str:
         assert completion.http is not None
         try:
-            status = await self._ask(completion.http, timeout=_CHECK_TIMEOUT_SECONDS)
+            status = await self._probe_client(completion.http, timeout=_CHECK_TIMEOUT_SECONDS)
         except ProbeError as error:
             return f"completes_when.http: {error}"
         if status == completion.http.expect_status:

@@ -132,7 +132,7 @@ def create_refresher(
     manifest: DriverManifest,
     *,
     run: CommandRunner,
-    ask: ProbeClient,
+    probe_client: ProbeClient,
     env: Mapping[str, str],
     hook: RefreshHook | None,
     warn: Callable[[str], None],
@@ -155,7 +155,7 @@ def create_refresher(
 
     async def by_request() -> None:
         try:
-            status = await ask(
+            status = await probe_client(
                 HttpProbe(refresh.url, method="POST"), timeout=REFRESH_TIMEOUT_SECONDS
             )
         except ProbeError as reason:

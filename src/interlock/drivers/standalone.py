@@ -80,7 +80,7 @@ class StandaloneServer(Struct):
     manifest: DriverManifest
     peer: UpstreamClient
     offer: RawOffering
-    refused_places: list[str] = field(default_factory=list)
+    denied_places: list[str] = field(default_factory=list)
     """Hosts and ports that the confinement denied."""
     bound_secrets: list[str] = field(default_factory=list)
     """Slugs of the secrets that the server got."""
@@ -102,7 +102,7 @@ class StandaloneServer(Struct):
         """Return a message for each denied connection."""
         return [
             f"{self.manifest.id} tried to connect to {place}, which is not in its network.egress"
-            for place in dict.fromkeys(self.refused_places)
+            for place in dict.fromkeys(self.denied_places)
         ]
 
     def tools(self) -> dict[str, dict[str, Any]]:
@@ -180,7 +180,7 @@ async def open_server(
         stack.push_async_callback(peer.close)
         offer = await list_offering(peer, timeout=LIST_TIMEOUT_SECONDS)
         yield StandaloneServer(
-            manifest, peer, offer, connection.refused_places, connection.bound_secrets, location
+            manifest, peer, offer, connection.denied_places, connection.bound_secrets, location
         )
 
 
@@ -303,7 +303,7 @@ def named_definitions(listed: Iterable[Raw]) -> list[dict[str, Any]]:
 
 class _Connection:
     def __init__(self) -> None:
-        self.refused_places: list[str] = []
+        self.denied_places: list[str] = []
         self.bound_secrets: list[str] = []
         self.confinement: Confinement | None = None
 
@@ -394,16 +394,16 @@ async def _confine(
     if connection.confinement is not None:
         # The connection is tried twice if the server does not know the newer revision.
         return connection.confinement
-    connection.confinement = opened = await _open_confinement(
+    connection.confinement = confinement = await _open_confinement(
         manifest,
         project,
         warn,
         environ,
-        lambda host, port: connection.refused_places.append(f"{host}:{port}"),
+        lambda host, port: connection.denied_places.append(f"{host}:{port}"),
     )
-    if opened is not None:
-        stack.push_async_callback(opened.close)
-    return opened
+    if confinement is not None:
+        stack.push_async_callback(confinement.close)
+    return confinement
 
 
 async def _open_confinement(
@@ -411,7 +411,7 @@ async def _open_confinement(
     project: Project,
     warn: Warn,
     environ: Mapping[str, str],
-    on_refusal: Callable[[str, int], None],
+    on_denied: Callable[[str, int], None],
 ) -> Confinement | None:
     """Open a confinement as a node of this config would. Raises InterlockError."""
     settings = project.config.section(DriversConfig)
@@ -428,5 +428,5 @@ async def _open_confinement(
         any_egress=settings.any_egress,
         local_egress=settings.local_egress,
         never=[(project.config.host, project.config.port)],
-        on_refused=on_refusal,
+        on_denied=on_denied,
     )

@@ -158,11 +158,11 @@ def contracts_of(
         ContractStatus(
             key=key,
             names=sorted(names.get(key, ())),
-            version=served.contract.version,
-            drivers=[driver.manifest.key for driver in served.drivers],
+            version=served_contract.contract.version,
+            drivers=[driver.manifest.key for driver in served_contract.drivers],
             problem=" ".join(problems.get(key, ())),
         )
-        for key, served in contracts.served.items()
+        for key, served_contract in contracts.served_contract.items()
     ]
 
 

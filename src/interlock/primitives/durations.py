@@ -67,8 +67,8 @@ def parse_duration(
     seconds = _parse(value, allow_iso) if isinstance(value, str) else float(value)
     if seconds is None:
         text = str(value)
-        shown = text if len(text) <= _MAX_TEXT_LENGTH else f"{text[:_MAX_TEXT_LENGTH]}…"
-        raise ValueError(f"{json.dumps(shown, ensure_ascii=False)} is not a duration")
+        short_text = text if len(text) <= _MAX_TEXT_LENGTH else f"{text[:_MAX_TEXT_LENGTH]}…"
+        raise ValueError(f"{json.dumps(short_text, ensure_ascii=False)} is not a duration")
     if not math.isfinite(seconds):
         raise ValueError("a duration must be finite")
     if seconds < 0 or (seconds == 0 and not allow_zero):

@@ -37,7 +37,7 @@ class TokenBucket:
         self.tokens = burst
         self._updated_at = now
 
-    def take(self, now: float) -> bool:
+    def take_token(self, now: float) -> bool:
         """Take a token. Return False if there is none."""
         tokens = self.tokens
         if now > self._updated_at:
@@ -102,7 +102,7 @@ class SlidingWindow:
         groups.append(group)
         return group
 
-    def take(self, now: float, limit: int) -> bool:
+    def count_if_below(self, now: float, limit: int) -> bool:
         """Count an event if there are fewer than `limit`. Return False otherwise."""
         if self.advance(now) >= limit:
             return False
@@ -190,7 +190,7 @@ class Sampler:
         if now < self._last_time:
             self._window = SlidingWindow(self._window.period)
         self._last_time = now
-        if not self._window.take(now, self._limit):
+        if not self._window.count_if_below(now, self._limit):
             self.suppressed += 1
             return None
         suppressed, self.suppressed = self.suppressed, 0

@@ -82,11 +82,11 @@ def replace_state(result: bytes, state: str) -> bytes:
     return encode_members(members)
 
 
-def replace_params(result: bytes, changed: dict[str, bytes]) -> bytes:
+def replace_params(result: bytes, new_params: dict[str, bytes]) -> bytes:
     """Return the result with other params for some client requests, by key."""
     members = decode_members(result)
     entries = decode_members(members[INPUT_REQUESTS])
-    for key, params in changed.items():
+    for key, params in new_params.items():
         request = decode_members(entries[key])
         request["params"] = Raw(params)
         entries[key] = Raw(encode_members(request))

@@ -360,46 +360,46 @@ class _Parser:
         quote = text[start : start + 1]
         if quote not in ("'", '"'):
             self._reject("expected a quoted name", start)
-        at = start + 1
+        position = start + 1
         pieces: list[str] = []
         while True:
-            if at >= len(text):
+            if position >= len(text):
                 self._reject("the quoted text has no end", start)
-            character = text[at]
+            character = text[position]
             if character == quote:
-                self._position = at + 1
+                self._position = position + 1
                 return "".join(pieces)
             if character == "\\":
-                piece, at = self._escape(at + 1, quote)
+                piece, position = self._escape(position + 1, quote)
                 pieces.append(piece)
                 continue
             if character < " " or "\ud800" <= character <= "\udfff":
-                self._reject("write a control character with `\\u`", at)
+                self._reject("write a control character with `\\u`", position)
             pieces.append(character)
-            at += 1
+            position += 1
 
-    def _escape(self, at: int, quote: str) -> tuple[str, int]:
+    def _escape(self, position: int, quote: str) -> tuple[str, int]:
         """Parse the escape after a backslash. Return its character and its end."""
-        character = self._text[at : at + 1]
+        character = self._text[position : position + 1]
         if character == quote:
-            return character, at + 1
+            return character, position + 1
         if character in _ESCAPES:
-            return _ESCAPES[character], at + 1
+            return _ESCAPES[character], position + 1
         if character != "u":
-            self._reject("unknown escape", at)
-        code = self._hexadecimal(at + 1)
+            self._reject("unknown escape", position)
+        code = self._hexadecimal(position + 1)
         if not 0xD800 <= code <= 0xDFFF:
-            return chr(code), at + 5
-        if code < 0xDC00 and self._text.startswith("\\u", at + 5):
-            low = self._hexadecimal(at + 7)
+            return chr(code), position + 5
+        if code < 0xDC00 and self._text.startswith("\\u", position + 5):
+            low = self._hexadecimal(position + 7)
             if 0xDC00 <= low <= 0xDFFF:
-                return chr(0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00)), at + 11
-        self._reject("a surrogate needs a pair", at)
+                return chr(0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00)), position + 11
+        self._reject("a surrogate needs a pair", position)
 
-    def _hexadecimal(self, at: int) -> int:
-        match = _HEX.match(self._text, at)
+    def _hexadecimal(self, position: int) -> int:
+        match = _HEX.match(self._text, position)
         if match is None:
-            self._reject("`\\u` needs four hexadecimal digits", at)
+            self._reject("`\\u` needs four hexadecimal digits", position)
         return int(match[0], 16)
 
     def _blanks(self) -> None:
@@ -417,9 +417,9 @@ class _Parser:
         if not self._accept(token):
             self._reject(f"expected `{token}`", self._position)
 
-    def _reject(self, why: str, at: int) -> NoReturn:
-        shown = self._text if len(self._text) <= 80 else self._text[:80] + "…"
-        raise ProtocolError(f"Invalid JSONPath {shown!r} (character {at + 1}): {why}.")
+    def _reject(self, reason: str, position: int) -> NoReturn:
+        excerpt = self._text if len(self._text) <= 80 else self._text[:80] + "…"
+        raise ProtocolError(f"Invalid JSONPath {excerpt!r} (character {position + 1}): {reason}.")
 
 
 def _quote(text: str) -> str:

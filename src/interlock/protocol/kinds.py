@@ -125,8 +125,8 @@ def proposal_kind(method: str, context: str = "") -> str:
     return PROPOSAL + request_kind(method, context)[len(REQUEST) :]
 
 
-def _invalid_kind(text: str, why: str) -> ProtocolError:
-    return ProtocolError(f"Invalid kind {text[:_MAX_SHOWN_LENGTH]!r}: {why}.", INVALID_REQUEST)
+def _invalid_kind(text: str, reason: str) -> ProtocolError:
+    return ProtocolError(f"Invalid kind {text[:_MAX_SHOWN_LENGTH]!r}: {reason}.", INVALID_REQUEST)
 
 
 class KindPattern:
@@ -238,10 +238,10 @@ class KindGrants:
         return self._evaluate(kind) if cached is None else cached
 
     def _evaluate(self, kind: str) -> bool:
-        granted = any(pattern.grants(kind) for pattern in self.patterns)
+        is_granted = any(pattern.grants(kind) for pattern in self.patterns)
         if len(kind) <= _MAX_CACHED_LENGTH:
-            self._cache[kind] = granted
-        return granted
+            self._cache[kind] = is_granted
+        return is_granted
 
 
 @lru_cache(maxsize=1_024)

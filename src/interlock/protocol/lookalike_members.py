@@ -61,17 +61,18 @@ class KnownMembers:
         by_fold = self._by_fold
         for member in members:
             if len(member) <= _MAX_NAME_LENGTH:
-                known = by_fold.get(fold_name(member))
-                if known is not None and known != member:
-                    return member[:_MAX_SHOWN_LENGTH], known
+                known_member = by_fold.get(fold_name(member))
+                if known_member is not None and known_member != member:
+                    return member[:_MAX_SHOWN_LENGTH], known_member
         return None
 
 
-def describe_lookalike(subject: str, lookalike: str, known: str) -> str:
+def describe_lookalike(subject: str, lookalike: str, known_member: str) -> str:
     """Return the error message for a lookalike member."""
     return (
-        f"{subject} has a member {lookalike!r}, which some servers read as `{known}`. Rename it to "
-        f"`{known}`, or remove it."
+        f"{subject} has a member {lookalike!r}, which some servers read as `{known_member}`. "
+        "Rename it to "
+        f"`{known_member}`, or remove it."
     )
 
 
@@ -96,15 +97,16 @@ def has_lookalikes(raw: bytes) -> bool:
 def _check_pairs(pairs: list[tuple[str, Any]]) -> None:
     if len({name.casefold() for name, _ in pairs}) == len(pairs):
         return
-    seen: set[str] = set()
+    names: set[str] = set()
     for name, _ in pairs:
         folded = name.casefold()
-        if folded in seen:
-            shown = name if len(name) <= _MAX_SHOWN_LENGTH else name[:_MAX_SHOWN_LENGTH] + "…"
+        if folded in names:
+            short_name = name if len(name) <= _MAX_SHOWN_LENGTH else name[:_MAX_SHOWN_LENGTH] + "…"
             raise InterlockError(
                 INVALID_ARGUMENTS,
-                f"`arguments` has {shown!r} twice in one object, and a policy rule depends on the "
+                f"`arguments` has {short_name!r} twice in one object, and a policy rule depends "
+                "on the "
                 "arguments. Send each member once.",
-                {"member": shown},
+                {"member": short_name},
             )
-        seen.add(folded)
+        names.add(folded)

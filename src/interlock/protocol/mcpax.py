@@ -296,8 +296,8 @@ def read_hop(meta: dict[str, Raw] | None) -> Hop | None:
     ProtocolError."""
     if meta is None or (ROUTE not in meta and CURSOR not in meta):
         return None
-    route = _take(meta, ROUTE, list[str])
-    cursor = _take(meta, CURSOR, int)
+    route = _decode_member(meta, ROUTE, list[str])
+    cursor = _decode_member(meta, CURSOR, int)
     if len(route) > MAX_ROUTE or not all(route):
         raise _invalid_member(ROUTE, f"must have at most {MAX_ROUTE} segments, none of them empty")
     if not 0 <= cursor < len(route) - 1:
@@ -340,19 +340,19 @@ def heartbeat_deadline_ms(interval_ms: int) -> int:
 def read_registration(params: bytes | Raw | UnsetType) -> Registration:
     """Read and validate a registration. Raises ProtocolError with the name of the field."""
     members = _members(params)
-    subserver_id = _take(members, "subserver_id", str)
+    subserver_id = _decode_member(members, "subserver_id", str)
     if not is_uuid(subserver_id):
         raise _invalid_member(
             "subserver_id", "must be a UUID, such as 550e8400-e29b-41d4-a716-446655440000"
         )
-    version = _take(members, "version", str)
+    version = _decode_member(members, "version", str)
     if version not in VERSIONS:
         raise InterlockError(
             UNSUPPORTED_VERSION,
             f"MCP-AX revision {version[:40]!r} is not supported. Supported: {', '.join(VERSIONS)}.",
             {"supported": list(VERSIONS)},
         )
-    segment = _take(members, "segment", str)
+    segment = _decode_member(members, "segment", str)
     if not is_segment(segment) or segment in RESERVED_SEGMENTS:
         raise InterlockError(
             INVALID_SEGMENT,
@@ -360,29 +360,29 @@ def read_registration(params: bytes | Raw | UnsetType) -> Registration:
             f"Reserved: {', '.join(sorted(RESERVED_SEGMENTS))}.",
             {"segment": segment[:80]},
         )
-    authority = _take(members, "authority", str, None)
+    authority = _decode_member(members, "authority", str, None)
     if authority is not None and not is_authority(authority):
         raise _invalid_member(
             "authority", "must be `dns:` and a DNS name, such as dns:edge.example.com"
         )
-    interval = _take(members, "heartbeat_interval_ms", int)
+    interval = _decode_member(members, "heartbeat_interval_ms", int)
     if not 0 <= interval <= MAX_INTERVAL_MS:
         raise _invalid_member("heartbeat_interval_ms", f"must be between 0 and {MAX_INTERVAL_MS}")
-    transport = _take(members, "transport_class", str)
+    transport = _decode_member(members, "transport_class", str)
     if transport not in TRANSPORT_CLASSES:
         raise _invalid_member("transport_class", f"must be one of {', '.join(TRANSPORT_CLASSES)}")
-    auth_scope = _take(members, "auth_scope", str, None)
+    auth_scope = _decode_member(members, "auth_scope", str, None)
     if auth_scope is not None and auth_scope not in LEVELS:
         raise _invalid_member("auth_scope", f"must be one of {', '.join(LEVELS)}")
     return Registration(
         subserver_id=subserver_id.lower(),
         segment=segment,
-        capabilities=_take(members, "capabilities", SubserverCapabilities),
+        capabilities=_decode_member(members, "capabilities", SubserverCapabilities),
         heartbeat_interval_ms=interval,
         transport_class=transport,
         version=version,
         authority=authority,
-        authority_proof=_take(members, "authority_proof", AuthorityProof, None),
+        authority_proof=_decode_member(members, "authority_proof", AuthorityProof, None),
         subtree_ids=_ids(members, SUBTREE_IDS),
         descendant_ids=_ids(members, DESCENDANT_IDS) or (),
         auth_scope=auth_scope,
@@ -393,7 +393,7 @@ def read_heartbeat(params: bytes | Raw | UnsetType) -> HeartbeatParams:
     """Read the params of a heartbeat. Raises ProtocolError."""
     members = _members(params)
     return HeartbeatParams(
-        _take(members, "session_id", str),
+        _decode_member(members, "session_id", str),
         _ids(members, SUBTREE_IDS),
         _ids(members, DESCENDANT_IDS),
     )
@@ -402,20 +402,23 @@ def read_heartbeat(params: bytes | Raw | UnsetType) -> HeartbeatParams:
 def read_deregistration(params: bytes | Raw | UnsetType) -> DeregistrationParams:
     """Read the params of a deregistration. Raises ProtocolError."""
     members = _members(params)
-    reason = _take(members, "reason", str, "")
-    return DeregistrationParams(_take(members, "session_id", str), reason[:_MAX_REASON_LENGTH])
+    reason = _decode_member(members, "reason", str, "")
+    return DeregistrationParams(
+        _decode_member(members, "session_id", str), reason[:_MAX_REASON_LENGTH]
+    )
 
 
 def read_registration_result(result: bytes | Raw, segment: str) -> RegistrationResult:
     """Read the result of a registration for this segment. Raises ProtocolError."""
-    granted = _read(result, RegistrationResult, REGISTER)
-    if granted.assigned_segment != segment:
+    registration_result = _read(result, RegistrationResult, REGISTER)
+    if registration_result.assigned_segment != segment:
         raise ProtocolError(
-            f"The parent registered the segment {granted.assigned_segment[:80]!r} instead of "
+            f"The parent registered the segment {registration_result.assigned_segment[:80]!r} "
+            "instead of "
             f"{segment!r}: all names would be wrong."
         )
-    _check_tree(granted.tree_id, REGISTER)
-    return granted
+    _check_tree(registration_result.tree_id, REGISTER)
+    return registration_result
 
 
 def read_heartbeat_result(result: bytes | Raw) -> HeartbeatResult:
@@ -432,7 +435,7 @@ def _check_tree(tree_id: str, method: str) -> None:
 
 def read_keys_changed(params: bytes | Raw | UnsetType) -> Raw:
     """Read the new keys of an aggregator. Raises ProtocolError."""
-    return Raw(bytes(_take(_members(params), "jwks", Raw)))
+    return Raw(bytes(_decode_member(_members(params), "jwks", Raw)))
 
 
 def read_identity(result: bytes | Raw) -> SubserverIdentity:
@@ -462,7 +465,7 @@ def _members(params: bytes | Raw | UnsetType) -> dict[str, Raw]:
 _REQUIRED: Final = object()
 
 
-def _take(members: dict[str, Raw], key: str, shape: Any, default: Any = _REQUIRED) -> Any:
+def _decode_member(members: dict[str, Raw], key: str, shape: Any, default: Any = _REQUIRED) -> Any:
     """Decode one member. Raises ProtocolError."""
     raw = members.get(key)
     if raw is None or (default is None and bytes(raw) == b"null"):
@@ -476,7 +479,7 @@ def _take(members: dict[str, Raw], key: str, shape: Any, default: Any = _REQUIRE
 
 
 def _ids(members: dict[str, Raw], key: str) -> tuple[str, ...] | None:
-    ids = _take(members, key, list[str], None)
+    ids = _decode_member(members, key, list[str], None)
     if ids is None:
         return None
     if len(ids) > MAX_SUBTREE_IDS or not all(is_uuid(id) for id in ids):
@@ -484,5 +487,5 @@ def _ids(members: dict[str, Raw], key: str) -> tuple[str, ...] | None:
     return tuple(id.lower() for id in ids)
 
 
-def _invalid_member(key: str, why: str) -> ProtocolError:
-    return ProtocolError(f"`{key}` {why}.", INVALID_PARAMS, {"field": key})
+def _invalid_member(key: str, reason: str) -> ProtocolError:
+    return ProtocolError(f"`{key}` {reason}.", INVALID_PARAMS, {"field": key})

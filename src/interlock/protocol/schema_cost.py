@@ -150,8 +150,8 @@ class _VisitCounter:
         self._references = References(document)
         self.pairs = 0
         """The number of different pairs of a part and a member."""
-        self._left = MAX_VISITS
-        self._known: dict[_Pair, int] = {}
+        self._remaining_visits = MAX_VISITS
+        self._known_counts: dict[_Pair, int] = {}
         self._alone: dict[int, tuple[int, int]] = {}
 
     def count(self, part: Any, value: Any) -> int:
@@ -160,43 +160,43 @@ class _VisitCounter:
             return 0
         if not isinstance(value, dict | list):
             # Equal scalars may be the same object, but each is a different member.
-            visits, different = self._at_scalar(part)
+            visits, different = self._count_scalar(part)
             self.pairs += different
             self._spend(visits)
             return visits
         pair = (id(part), id(value))
-        known = self._known.get(pair)
-        if known is not None:
-            return known
+        known_count = self._known_counts.get(pair)
+        if known_count is not None:
+            return known_count
         self._spend(1 + (_count_required(part) if isinstance(value, dict) else 0))
         self.pairs += 1
         # A second visit with the same member is a cycle, which is rejected elsewhere.
-        self._known[pair] = 1
+        self._known_counts[pair] = 1
         visits = 1
-        for inner, seen in self._below(part, value):
-            visits += self.count(inner, seen)
+        for inner, inner_value in self._subschemas(part, value):
+            visits += self.count(inner, inner_value)
         if visits - self.pairs > MAX_REPEATED_VISITS:
             raise _TooManyVisitsError
-        self._known[pair] = visits
+        self._known_counts[pair] = visits
         return visits
 
     def _spend(self, visits: int) -> None:
-        self._left -= visits
-        if self._left < 0:
+        self._remaining_visits -= visits
+        if self._remaining_visits < 0:
             raise _TooManyVisitsError
 
-    def _at_scalar(self, part: dict[str, Any]) -> tuple[int, int]:
+    def _count_scalar(self, part: dict[str, Any]) -> tuple[int, int]:
         """Return the number of visits for a scalar, and the number of visited parts."""
         known = self._alone.get(id(part))
         if known is None:
             self._alone[id(part)] = (1, 1)
             visits, different = 1, {id(part)}
             waiting = [part]
-            for inner, _ in self._below(part, None):
+            for inner, _ in self._subschemas(part, None):
                 if isinstance(inner, dict):
-                    visits += self._at_scalar(inner)[0]
+                    visits += self._count_scalar(inner)[0]
             while waiting:
-                for inner, _ in self._below(waiting.pop(), None):
+                for inner, _ in self._subschemas(waiting.pop(), None):
                     if isinstance(inner, dict) and id(inner) not in different:
                         different.add(id(inner))
                         waiting.append(inner)
@@ -205,7 +205,7 @@ class _VisitCounter:
             known = self._alone[id(part)] = (visits, len(different))
         return known
 
-    def _below(self, part: dict[str, Any], value: Any) -> Iterator[tuple[Any, Any]]:
+    def _subschemas(self, part: dict[str, Any], value: Any) -> Iterator[tuple[Any, Any]]:
         for found in self._next(part, value):
             # A visit without a result takes time, too.
             self._spend(1)
@@ -478,34 +478,34 @@ class _StepCounter:
         self._references = references
         self._patterns = patterns
         self._compare = compare
-        self._left = MAX_COUNTED_PAIRS
-        self._known: dict[tuple[int, int], int] = {}
+        self._remaining_steps = MAX_COUNTED_PAIRS
+        self._known_steps: dict[tuple[int, int], int] = {}
 
     def steps(self, part: Any, value: Any) -> int:
         """Return the steps of a validator without a cache."""
-        self._left -= 1
-        if self._left < 0:
+        self._remaining_steps -= 1
+        if self._remaining_steps < 0:
             raise _TooManyStepsError
         if not isinstance(part, dict):
             return 1
         # Equal strings and numbers may be one object: their cost is equal.
         pair = (id(part), id(value))
-        known = self._known.get(pair)
-        if known is not None:
-            return known
+        known_steps = self._known_steps.get(pair)
+        if known_steps is not None:
+            return known_steps
         # A part that refers to itself for the same value is rejected at compilation.
-        self._known[pair] = 1
-        steps = self._at(part, value)
+        self._known_steps[pair] = 1
+        steps = self._count_part(part, value)
         for inner, member in self._inside(part, value):
             steps += self.steps(inner, member)
             if steps > MAX_STEPS:
                 raise _TooManyStepsError
         if isinstance(value, dict | list) and any(word in part for word in _UNEVALUATED):
             steps *= 1 + len(value)
-        self._known[pair] = steps
+        self._known_steps[pair] = steps
         return steps
 
-    def _at(self, part: dict[str, Any], value: Any) -> int:
+    def _count_part(self, part: dict[str, Any], value: Any) -> int:
         """Return the steps of one part for one value, without subschemas and members."""
         steps = 1 + self._compare(part)
         if isinstance(value, str):
@@ -616,8 +616,8 @@ def measure_pattern(pattern: str) -> tuple[int, bool]:
     return _states(plain), tries
 
 
-def _replace_by_character(found: re.Match[str]) -> str:
-    text = found.group()
+def _replace_by_character(match: re.Match[str]) -> str:
+    text = match.group()
     return "." if text[0] == "[" or text[1] in _CLASS_ESCAPES else "a"
 
 

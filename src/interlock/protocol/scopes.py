@@ -77,7 +77,7 @@ def scopes_cover(scopes: tuple[str, ...], level: str, name: str) -> bool:
 
 
 def narrow_scopes(
-    scopes: tuple[str, ...] | None, level: str, name: str, below: str | None = None
+    scopes: tuple[str, ...] | None, level: str, name: str, child_name: str | None = None
 ) -> tuple[str, ...]:
     """Return the minimal scope for this level and name, for the next hop. Empty if the scopes do
     not allow it.
@@ -87,11 +87,11 @@ def narrow_scopes(
 
     Args:
         scopes: None means no limit.
-        below: the name at the next hop.
+        child_name: the name at the next hop.
     """
     if scopes is not None and not scopes_cover(scopes, level, name):
         return ()
-    return (f"{level}:{escape_glob(name if below is None else below)}",)
+    return (f"{level}:{escape_glob(name if child_name is None else child_name)}",)
 
 
 def escape_glob(name: str) -> str:
@@ -181,9 +181,9 @@ def _is_included(glob: str, wider: list[str]) -> bool:
         character for text in (glob, *wider) for character in text if character not in "*?"
     } | {"\0"}
     first = (frozenset(_closure({0}, glob)), tuple(frozenset(_closure({0}, q)) for q in wider))
-    seen, waiting = {first}, [first]
-    while waiting:
-        states, other_states = waiting.pop()
+    visited, unvisited = {first}, [first]
+    while unvisited:
+        states, other_states = unvisited.pop()
         if len(glob) in states and not any(
             len(text) in positions for text, positions in zip(wider, other_states, strict=True)
         ):
@@ -196,9 +196,9 @@ def _is_included(glob: str, wider: list[str]) -> bool:
                 frozenset(_step(positions, text, character))
                 for text, positions in zip(wider, other_states, strict=True)
             )
-            if (step, next_states) not in seen:
-                if len(seen) >= _MAX_STEPS:
+            if (step, next_states) not in visited:
+                if len(visited) >= _MAX_STEPS:
                     return False
-                seen.add((step, next_states))
-                waiting.append((step, next_states))
+                visited.add((step, next_states))
+                unvisited.append((step, next_states))
     return True

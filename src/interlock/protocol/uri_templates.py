@@ -135,10 +135,10 @@ class UriTemplate:
     def _close(self, states: int) -> int:
         """Return the states, and those that are reachable without a character."""
         while True:
-            more = states | (states & self._inside) << 1 | (states & self._skips) << 2
-            if more == states:
+            next_states = states | (states & self._inside) << 1 | (states & self._skips) << 2
+            if next_states == states:
                 return states
-            states = more
+            states = next_states
 
 
 class _Expression:

@@ -102,10 +102,10 @@ class FrameDecoder:
         "_fragment_count",
         "_is_buffer_empty",
         "_is_stopped",
-        "_joined",
         "_joining",
         "_mask_bit",
         "_max_message",
+        "_message",
         "_needed_bytes",
         "_small_head",
         "_small_start",
@@ -127,7 +127,7 @@ class FrameDecoder:
         self._buffer = bytearray()
         self._needed_bytes = 2
         """The number of buffered bytes that is needed to continue."""
-        self._joined = bytearray()
+        self._message = bytearray()
         self._joining = 0
         """The opcode of the message whose fragments are joined."""
         self._fragment_count = 0
@@ -142,7 +142,7 @@ class FrameDecoder:
     @property
     def pending(self) -> int:
         """The number of buffered bytes of incomplete frames and messages."""
-        return len(self._buffer) + len(self._joined)
+        return len(self._buffer) + len(self._message)
 
     @property
     def is_unfinished(self) -> bool:
@@ -162,7 +162,7 @@ class FrameDecoder:
         """Stop decoding, and clear the buffers."""
         self._is_stopped = True
         self._is_buffer_empty = False
-        self._buffer = self._joined = bytearray()
+        self._buffer = self._message = bytearray()
 
     def feed(self, data: bytes) -> list[WebSocketEvent]:
         """Return the events that `data` completes."""
@@ -171,14 +171,14 @@ class FrameDecoder:
             return self._feed(data)
         # The most frequent case: text messages in one frame each, in one read.
         events: list[WebSocketEvent] = []
-        at = 0
+        position = 0
         small_head, max_message = self._small_head, self._max_message
         masked, small_start = self._mask_bit, self._small_start
-        while size - at > 8:
+        while size - position > 8:
             # For a short frame, `length` contains bytes of its payload and is not used.
-            head, length = _unpack_medium(data, at)
+            head, length = _unpack_medium(data, position)
             head ^= small_head
-            start = at + small_start
+            start = position + small_start
             if head == 126:
                 if length < 126:
                     break
@@ -198,12 +198,12 @@ class FrameDecoder:
             if not payload.isascii() and not _is_utf8(payload):
                 break
             events.append(payload)
-            at = end
-        if at == size:
+            position = end
+        if position == size:
             return events
-        if not at:
+        if not position:
             return self._feed(data)
-        events += self._feed(data[at:])
+        events += self._feed(data[position:])
         return events
 
     def _feed(self, data: bytes) -> list[WebSocketEvent]:
@@ -212,48 +212,48 @@ class FrameDecoder:
             return events
         buffer = self._buffer
         buffer += data
-        at = 0
-        while len(buffer) - at >= self._needed_bytes:
-            end = self._frame(at, events)
+        position = 0
+        while len(buffer) - position >= self._needed_bytes:
+            end = self._frame(position, events)
             if end < 0:
                 self.stop()
                 return events
             if end:
-                at = end
+                position = end
                 self._needed_bytes = 2
-        if at:
-            del buffer[:at]
+        if position:
+            del buffer[:position]
         self._is_buffer_empty = not buffer and not self._joining
         return events
 
-    def _frame(self, at: int, events: list[WebSocketEvent]) -> int:
-        """Decode the frame at position `at`.
+    def _frame(self, position: int, events: list[WebSocketEvent]) -> int:
+        """Decode the frame at position `position`.
 
         Return its end, 0 if more data is needed, and -1 if nothing after it is read.
         """
         buffer = self._buffer
-        first = buffer[at]
+        first = buffer[position]
         opcode = first & 0x0F
-        length = buffer[at + 1] ^ self._mask_bit
+        length = buffer[position + 1] ^ self._mask_bit
         if problem := self._find_head_problem(first, opcode, length):
             return self._fail(events, PROTOCOL_ERROR, problem)
-        start = at + self._small_start
+        start = position + self._small_start
         if length > _MAX_CONTROL_BYTES:
             width = 2 if length == 126 else 8
-            if len(buffer) < at + 2 + width:
+            if len(buffer) < position + 2 + width:
                 self._needed_bytes = 2 + width
                 return 0
             start += width
-            length = int.from_bytes(buffer[at + 2 : at + 2 + width], "big")
+            length = int.from_bytes(buffer[position + 2 : position + 2 + width], "big")
             if not (126 if width == 2 else 1 << 16) <= length < 1 << 63:
                 return self._fail(events, PROTOCOL_ERROR, "A length is not in its shortest form.")
-        if opcode < _CLOSE and len(self._joined) + length > self._max_message:
+        if opcode < _CLOSE and len(self._message) + length > self._max_message:
             return self._fail(
                 events, TOO_BIG, f"A message is longer than {self._max_message} bytes."
             )
         end = start + length
         if len(buffer) < end:
-            self._needed_bytes = end - at
+            self._needed_bytes = end - position
             return 0
         # A large payload is copied only once.
         with memoryview(buffer) as view, view[start:end] as part:
@@ -295,7 +295,7 @@ class FrameDecoder:
         """Handle a message or a fragment. Return False for an invalid message."""
         if not final:
             self._joining = opcode or self._joining
-            self._joined += payload
+            self._message += payload
             self._fragment_count += 1
             if self._fragment_count > MAX_FRAGMENTS:
                 # Empty fragments would keep the reader busy without ever completing a message.
@@ -307,9 +307,9 @@ class FrameDecoder:
         if opcode == _CONTINUATION:
             opcode, self._joining = self._joining, 0
             self._fragment_count = 0
-            self._joined += payload
-            payload = bytes(self._joined)
-            self._joined = bytearray()
+            self._message += payload
+            payload = bytes(self._message)
+            self._message = bytearray()
         self.finished_count += 1
         if opcode == _BINARY:
             events.append(BinaryMessage(payload))

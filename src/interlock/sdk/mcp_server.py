@@ -85,11 +85,11 @@ class Conversation:
         self,
         send: Callable[[bytes], None],
         tools: Mapping[str, ServedTool],
-        about: ServerDescription,
+        description: ServerDescription,
     ) -> None:
         self._send = send
         self._tools = tools
-        self._about = about
+        self._description = description
         self.level: str | None = None
         """The lowest level of log messages that a session client wants. None: it set no level."""
         self._revision: str | None = None
@@ -145,8 +145,10 @@ class Conversation:
 
     async def _send_batch(self, responses: list[bytes | asyncio.Task[bytes | None] | None]) -> None:
         tasks = [response for response in responses if isinstance(response, asyncio.Task)]
-        late: list[Any] = await asyncio.gather(*tasks, return_exceptions=True)
-        payloads = [response for response in [*responses, *late] if isinstance(response, bytes)]
+        late_responses: list[Any] = await asyncio.gather(*tasks, return_exceptions=True)
+        payloads = [
+            response for response in [*responses, *late_responses] if isinstance(response, bytes)
+        ]
         if payloads:
             self._send(b"[" + b",".join(payloads) + b"]")
 
@@ -210,7 +212,7 @@ class Conversation:
 
     def _set_level(self, request: ServerRequest) -> bytes:
         level = request.params.level
-        if not self._about.logs:
+        if not self._description.logs:
             raise _unknown_method(request.method)
         if level not in mcp.LOG_LEVELS:
             raise InterlockError(
@@ -221,15 +223,18 @@ class Conversation:
 
     @property
     def _capabilities(self) -> dict[str, Any]:
-        return {"tools": {"listChanged": False}, **({"logging": {}} if self._about.logs else {})}
+        return {
+            "tools": {"listChanged": False},
+            **({"logging": {}} if self._description.logs else {}),
+        }
 
     def _discover(self, request: ServerRequest) -> bytes:
         described: dict[str, Any] = {
             "supportedVersions": list(mcp.STATELESS_REVISIONS),
             "capabilities": {**self._capabilities, "tools": {}},
         }
-        if self._about.instructions:
-            described["instructions"] = self._about.instructions
+        if self._description.instructions:
+            described["instructions"] = self._description.instructions
         return self._result(request, described, cacheable=True)
 
     def _initialize(self, request: ServerRequest) -> bytes:
@@ -240,10 +245,10 @@ class Conversation:
         result: dict[str, Any] = {
             "protocolVersion": self._revision,
             "capabilities": self._capabilities,
-            "serverInfo": self._about.server_info,
+            "serverInfo": self._description.server_info,
         }
-        if self._about.instructions:
-            result["instructions"] = self._about.instructions
+        if self._description.instructions:
+            result["instructions"] = self._description.instructions
         return self._result(request, result)
 
     def _list(self, request: ServerRequest) -> bytes:
@@ -321,7 +326,7 @@ class Conversation:
     ) -> bytes:
         if request.era is Era.STATELESS:
             result["resultType"] = mcp.COMPLETE
-            result["_meta"] = {mcp.META_SERVER_INFO: self._about.server_info}
+            result["_meta"] = {mcp.META_SERVER_INFO: self._description.server_info}
             if cacheable:
                 result["ttlMs"] = _LIST_TTL_MS
                 result["cacheScope"] = "public"

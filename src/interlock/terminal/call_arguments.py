@@ -235,13 +235,13 @@ def _allowed_types(schema: Mapping[str, Any], root: Mapping[str, Any]) -> set[st
     The schema is not validated and its references may be circular, so each part is visited once.
     """
     types: set[str] = set()
-    seen: set[int] = set()
+    visited_ids: set[int] = set()
     unvisited: list[Mapping[str, Any]] = [schema]
     while unvisited:
         part = _resolve_reference(unvisited.pop(), root)
-        if id(part) in seen:
+        if id(part) in visited_ids:
             continue
-        seen.add(id(part))
+        visited_ids.add(id(part))
         type_value = part.get("type")
         names = type_value if isinstance(type_value, list) else [type_value]
         types |= {name for name in names if isinstance(name, str) and name in _TYPES}

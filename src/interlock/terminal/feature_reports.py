@@ -49,7 +49,7 @@ class CheckReport(NamedTuple):
 class Finding(Struct, frozen=True):
     """A result of `interlock doctor` about the node itself."""
 
-    what: str
+    subject: str
     ok: bool
     message: str
 

@@ -68,28 +68,30 @@ def wrap_text(text: str, width: int) -> list[str]:
         return [text]
     # All lines are measured with the indent.
     available = max(2, width - _INDENT)
-    pieces, used = [""], 0
+    pieces, used_cells = [""], 0
     for word in _WORD.findall(text):
         cells = measure_width(word)
-        if used + cells > available and (cells <= available or available - used < _INDENT):
+        if used_cells + cells > available and (
+            cells <= available or available - used_cells < _INDENT
+        ):
             pieces.append("")
-            used = 0
-        first, *rest = _split_word(word, available - used, available)
+            used_cells = 0
+        first, *rest = _split_word(word, available - used_cells, available)
         pieces[-1] += first
-        used = measure_width(rest[-1]) if rest else used + cells
+        used_cells = measure_width(rest[-1]) if rest else used_cells + cells
         pieces += rest
     return [pieces[0], *(" " * _INDENT + piece for piece in pieces[1:])]
 
 
 def _split_word(word: str, first_width: int, available: int) -> Iterator[str]:
     """Split a word: the first part takes at most `first_width` cells, the others `available`."""
-    start, used = 0, 0
+    start, used_cells = 0, 0
     for index, char in enumerate(word):
         cells = _max_cells(char)
-        if used + cells > first_width:
+        if used_cells + cells > first_width:
             yield word[start:index]
-            start, used, first_width = index, 0, available
-        used += cells
+            start, used_cells, first_width = index, 0, available
+        used_cells += cells
     yield word[start:]
 
 

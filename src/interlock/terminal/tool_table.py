@@ -162,11 +162,13 @@ def _find_owner(
     """Return the server of a tool, and the tool's name at the server."""
     for prefix, key, server in prefixes:
         if name.startswith(prefix):
-            shown = name[len(prefix) :]
+            local_name = name[len(prefix) :]
             for upstream_name, renamed in server.rename.items():
-                if names.LeafNames().assign_name(renamed) == names.LeafNames().assign_name(shown):
+                if names.LeafNames().assign_name(renamed) == names.LeafNames().assign_name(
+                    local_name
+                ):
                     return key, server, upstream_name
-            return key, server, shown
+            return key, server, local_name
     # The node can use another config than the one that was read.
     return name.partition(".")[0], ServerConfig(), name
 

@@ -73,13 +73,17 @@ def check_topics(reader: NodeReader, values: dict[str, Any]) -> None:
             segments[segment] = path
 
 
-def _covers(above: str, below: str) -> bool:
-    """Return whether the glob `above` matches every text that the glob `below` matches.
+def _covers(earlier_glob: str, later_glob: str) -> bool:
+    """Return whether the first glob matches every text that the second glob matches.
 
-    False if `above` has a wildcard other than `*`. A set in brackets of `below` counts as one
+    False if the first glob has a wildcard other than `*`. A set in brackets of the second one counts as one
     character.
     """
-    return "*" in above and not {*"?["} & {*above} and fnmatchcase(_BRACKETS.sub("?", below), above)
+    return (
+        "*" in earlier_glob
+        and not {*"?["} & {*earlier_glob}
+        and fnmatchcase(_BRACKETS.sub("?", later_glob), earlier_glob)
+    )
 
 
 def _is_covered(caller: str, globs: list[str]) -> bool:
@@ -114,11 +118,15 @@ def _check_room(reader: NodeReader, path: KeyPath, name: str, topic: TopicConfig
     for number, entry in enumerate(topic.participants):
         entry_path: KeyPath = (*path, "participants", number)
         _check_participant(reader, entry_path, entry)
-        above = [caller for earlier in topic.participants[:number] for caller in earlier.callers]
+        earlier_callers = [
+            caller
+            for earlier_entry in topic.participants[:number]
+            for caller in earlier_entry.callers
+        ]
         if (
             entry.callers
             and not entry.roles
-            and all(_is_covered(caller, above) for caller in entry.callers)
+            and all(_is_covered(caller, earlier_callers) for caller in entry.callers)
         ):
             reader.report(
                 (*entry_path, "callers"),

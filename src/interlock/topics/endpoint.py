@@ -98,9 +98,9 @@ class TopicsEndpoint:
         try:
             check_unique_headers(upgrade.headers)
             fields = upgrade.fields
-            refusal = self._guard.find_rejection(fields.get(b"host"), fields.get(b"origin"))
-            if refusal is not None:
-                raise InterlockError(FOREIGN_ORIGIN, refusal)
+            rejection = self._guard.find_rejection(fields.get(b"host"), fields.get(b"origin"))
+            if rejection is not None:
+                raise InterlockError(FOREIGN_ORIGIN, rejection)
             credentials = read_join_credentials(upgrade.headers)
             join_request = read_join_request(upgrade.query)
             settings = find_settings(self._gateway.config, join_request.topic)
@@ -123,7 +123,7 @@ class TopicsEndpoint:
                 unknown_topic if error.failure is FORBIDDEN and not is_known_topic else error
             )
             self._pipeline.record_rejection(call, recorded_error)
-            self._refuse(upgrade, error, credentials)
+            self._reject(upgrade, error, credentials)
             return
         assert settings is not None
         if self._record_admission(upgrade, call, credentials, participant):
@@ -179,12 +179,12 @@ class TopicsEndpoint:
         except PendingIdentity as pending_identity:
             self._reject_for_retry(upgrade, pending_identity)
         except InterlockError as error:
-            self._refuse(upgrade, error, credentials)
+            self._reject(upgrade, error, credentials)
         else:
             return True
         return False
 
-    def _refuse(
+    def _reject(
         self, upgrade: WebSocketRequest, error: InterlockError, credentials: JoinCredentials
     ) -> None:
         status = error.failure.http

@@ -153,13 +153,15 @@ class Gateway:
         """
         guest = self._new_guest_id(topic) if caller is None else ""
         _, participant = admission.find_participant(self.config, topic, caller, guest=guest)
-        who = caller or _make_guest_caller(participant.id)
+        known_caller = caller or _make_guest_caller(participant.id)
         room = self.rooms.get(topic)
         if room is not None:
-            room.check_join(participant.id, who)
+            room.check_join(participant.id, known_caller)
         if room is None or participant.id not in room.members:
             self._connections.check(caller)
-        capabilities = self._find_capabilities(topic, participant.id, who, participant.capabilities)
+        capabilities = self._find_capabilities(
+            topic, participant.id, known_caller, participant.capabilities
+        )
         return msgspec.structs.replace(participant, capabilities=capabilities)
 
     def add_member(

@@ -390,8 +390,8 @@ class NodeParticipant:
             self._call_soon(lambda: self._disconnect(member))
 
     def _disconnect(self, member: Member) -> None:
-        why = f"You sent more requests than {self.id} can handle. Wait for its responses."
-        self._gateway.disconnect_member(member, why, SLOW_READER_CODE)
+        reason = f"You sent more requests than {self.id} can handle. Wait for its responses."
+        self._gateway.disconnect_member(member, reason, SLOW_READER_CODE)
         # It has left. Another member may have its id now.
         self._disconnecting.discard(member)
 
@@ -530,9 +530,9 @@ class NodeParticipant:
             self._requests.is_pending(head.id) or self._proposals.node_proposals.is_open(head.id)
         )
 
-    def _count_rejection(self, member: Member, head: EnvelopeHeader, why: str) -> None:
+    def _count_rejection(self, member: Member, head: EnvelopeHeader, reason: str) -> None:
         """Count an invalid message as rejected, as if the gateway had rejected it."""
-        _log.debug("topic %s: invalid message of %.100r: %s", self.topic, head.sender, why)
+        _log.debug("topic %s: invalid message of %.100r: %s", self.topic, head.sender, reason)
         if member.internal:
             member.rejected += 1
             return

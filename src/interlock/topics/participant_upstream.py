@@ -197,7 +197,7 @@ class ParticipantTransport(SingleChannel):
             return None
         return payload
 
-    def lost(self, reason: str) -> None:
+    def on_participant_left(self, reason: str) -> None:
         """Fail all pending requests: the participant has left the room."""
         if not self._is_closed:
             self._close()
@@ -240,12 +240,12 @@ class ParticipantTransport(SingleChannel):
         if self._is_closed:
             return
         kind, method = read_kind_and_method(payload)
-        about = None
+        correlation_id = None
         if method == mcp.CANCELLED:
-            about = self._envelope_ids.get(_decode_cancelled(payload).params.request_id)
+            correlation_id = self._envelope_ids.get(_decode_cancelled(payload).params.request_id)
         # A notification has no response, so a failure is not reported.
         with contextlib.suppress(InterlockError):
-            self._send_message(kind, payload, self._to, about)
+            self._send_message(kind, payload, self._to, correlation_id)
 
     async def post_and_wait(self, payload: bytes) -> None:
         # The room keeps the order of messages.
@@ -390,7 +390,7 @@ class ParticipantConnector:
         if presence.event == JOIN:
             self.arrive(presence.participant.capabilities, is_new_connection=True)
         elif presence.event == LEAVE:
-            self.left()
+            self.on_left()
 
     def _handle_welcome(self, participants: list[_ParticipantInfo]) -> None:
         """Handle a welcome: a participant that it does not list has left unnoticed."""
@@ -401,7 +401,7 @@ class ParticipantConnector:
         if participant is not None:
             self.arrive(participant.capabilities)
         else:
-            self.left()
+            self.on_left()
 
     def arrive(self, capabilities: Iterable[str], *, is_new_connection: bool = False) -> None:
         """Record that the participant is in the room with these capabilities.
@@ -423,7 +423,7 @@ class ParticipantConnector:
         if is_new and self.on_join is not None:
             self.on_join()
 
-    def left(self, reason: str = "it left the room") -> None:
+    def on_left(self, reason: str = "it left the room") -> None:
         if self._capabilities is None:
             return
         self._capabilities = None
@@ -435,7 +435,7 @@ class ParticipantConnector:
     def _disconnect(self, reason: str) -> None:
         transport, self._transport = self._transport, None
         if transport is not None:
-            transport.lost(reason)
+            transport.on_participant_left(reason)
 
     # -- Connects
 
@@ -654,7 +654,7 @@ class RoomUpstreams:
         connectors, self.connectors = self.connectors, {}
         for key, connector in connectors.items():
             connector.on_leave = connector.on_join = None
-            connector.left("the node left the room")
+            connector.on_left("the node left the room")
             self._remove_upstream(key)
 
     def _cancel_withdrawal(self, key: str) -> None:

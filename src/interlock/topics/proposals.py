@@ -125,17 +125,19 @@ class ProposalJournal:
         """Record an unsuccessful proposal, at a limited rate."""
         if self._audit is None or caller.kind == GUEST:
             return
-        omitted = self._take(proposed.participant)
+        omitted = self._count_omitted(proposed.participant)
         if omitted is None:
             return
         omitted_note = f" (and {omitted} more unsuccessful before it)" if omitted else ""
         self.note(proposed, caller, outcome_name, detail[:_MAX_DETAIL_LENGTH] + omitted_note)
 
-    def _take(self, who: str) -> int | None:
+    def _count_omitted(self, participant: str) -> int | None:
         """Return the number of entries omitted since the last one. None: omit this one too."""
-        sampler = self._samplers.touch(who)
+        sampler = self._samplers.touch(participant)
         if sampler is None:
-            sampler = self._samplers[who] = Sampler(MAX_UNSUCCESSFUL_ENTRIES_PER_MINUTE, _MINUTE)
+            sampler = self._samplers[participant] = Sampler(
+                MAX_UNSUCCESSFUL_ENTRIES_PER_MINUTE, _MINUTE
+            )
         return sampler.sample(self._clock())
 
 
@@ -467,8 +469,10 @@ class ProposalHandler:
             )
             outcome_name = "proposed"
         elif record is not None and not record.at:
-            earlier = record.proposal
-            earlier_proposal = f" (proposal {earlier.id[:100]})" if earlier is not None else ""
+            pending_proposal = record.proposal
+            earlier_proposal = (
+                f" (proposal {pending_proposal.id[:100]})" if pending_proposal is not None else ""
+            )
             text = (
                 f"An identical call of {record.tool} is already pending, as approval "
                 f"{approval}{earlier_proposal}. It is executed at most once."
@@ -517,10 +521,10 @@ class ProposalHandler:
 
     def _is_shown(self, record: Approval) -> bool:
         """Return whether this room has seen the response, for another proposal."""
-        earlier = record.proposal
-        if earlier is None or earlier.topic != self._participant.topic:
+        earlier_proposal = record.proposal
+        if earlier_proposal is None or earlier_proposal.topic != self._participant.topic:
             return False
-        proposal_outcome = self._outcomes.get(earlier.id)
+        proposal_outcome = self._outcomes.get(earlier_proposal.id)
         return proposal_outcome is not None and proposal_outcome.is_shown
 
     def _report_rejection(

@@ -41,17 +41,17 @@ class MemberRateLimits:
 
     def allows_message(self, id: str, rate: int) -> bool:
         """Return whether a member may send another message, at `rate` per second."""
-        return self._take(self._messages, id, rate, rate)
+        return self._take_token(self._messages, id, rate, rate)
 
     def allows_rate_error(self, id: str) -> bool:
         """Return whether to tell a member again that it exceeds the rate limit."""
-        return self._take(
+        return self._take_token(
             self._rate_errors, id, MAX_RATE_ERRORS_PER_SECOND, MAX_RATE_ERRORS_PER_SECOND
         )
 
     def allows_rejection(self, id: str) -> bool:
         """Return whether a member may stay although another of its messages was rejected."""
-        return self._take(
+        return self._take_token(
             self._rejections, id, MAX_REJECTIONS_PER_SECOND, 2 * MAX_REJECTIONS_PER_SECOND
         )
 
@@ -63,14 +63,14 @@ class MemberRateLimits:
         self._notices[id] = now
         return True
 
-    def _take(self, buckets: dict[str, TokenBucket], id: str, rate: int, burst: int) -> bool:
+    def _take_token(self, buckets: dict[str, TokenBucket], id: str, rate: int, burst: int) -> bool:
         now = self._clock()
         bucket = buckets.get(id)
         if bucket is None:
             bucket = buckets[id] = TokenBucket(rate, burst, now)
         elif bucket.rate != rate:
             bucket.rate, bucket.burst = rate, burst
-        return bucket.take(now)
+        return bucket.take_token(now)
 
     # -- joining and leaving
 

@@ -127,7 +127,7 @@ class TopicRecorder:
         bucket = self._participant_limits.get(sender)
         if bucket is None:
             bucket = self._participant_limits[sender] = TokenBucket(rate, BURST_SECONDS * rate, now)
-        is_recorded = bucket.take(now) and self._room_limit.take(now)
+        is_recorded = bucket.take_token(now) and self._room_limit.take_token(now)
         omitted = self._omitted.get(sender)
         if not is_recorded:
             if omitted is None:
@@ -228,10 +228,12 @@ def _format_payload(text: bytes) -> str:
     excerpt = _PayloadExcerpt(
         payload.decode(), MAX_STRING_CHARACTERS if is_long else MAX_RECORDED_CHARACTERS
     )
-    shown = json.dumps(redact_value(excerpt.read()), separators=(",", ":"), ensure_ascii=False)
+    payload_text = json.dumps(
+        redact_value(excerpt.read()), separators=(",", ":"), ensure_ascii=False
+    )
     if is_long or excerpt.is_cut:
-        return f"payload={shown[:MAX_RECORDED_CHARACTERS]}… ({len(payload)} bytes)"
-    return f"payload={shown[:MAX_RECORDED_CHARACTERS]}"
+        return f"payload={payload_text[:MAX_RECORDED_CHARACTERS]}… ({len(payload)} bytes)"
+    return f"payload={payload_text[:MAX_RECORDED_CHARACTERS]}"
 
 
 class _PayloadExcerpt:

@@ -107,7 +107,7 @@ class NodeRequestHandler:
         except InterlockError as error:
             self._respond_error(room_request, error)
             return
-        self._begin(member, room_request, request)
+        self._start_call(member, room_request, request)
 
     def reject_request(
         self, member: Member, head: EnvelopeHeader, request: Request, error: InterlockError
@@ -195,7 +195,7 @@ class NodeRequestHandler:
             room_request
         )
 
-    def _begin(self, member: Member, room_request: RoomRequest, request: Request) -> None:
+    def _start_call(self, member: Member, room_request: RoomRequest, request: Request) -> None:
         method = request.method
         try:
             if method == mcp.PING:

@@ -303,8 +303,8 @@ class Room:
 
     def _send_welcome(self, member: Member) -> None:
         id = self._new_id()
-        others = [other for other in self.members.values() if other is not member]
-        text = system.write_welcome(id, self._now(), member, others)
+        other_members = [other for other in self.members.values() if other is not member]
+        text = system.write_welcome(id, self._now(), member, other_members)
         self._deliver_to(member, text, EnvelopeHeader(id, WELCOME, GATEWAY, (member.id,)))
 
     def _announce(self, member: Member, event: str, excluded: Member | None = None) -> None:
@@ -341,13 +341,19 @@ class Room:
             self._notify_others(member, head)
 
     def _reject(
-        self, member: Member, error: str, reason: str, about: str, kind: str, **members: Any
+        self,
+        member: Member,
+        error: str,
+        reason: str,
+        correlation_id: str,
+        kind: str,
+        **members: Any,
     ) -> bool:
         """Reject a message and tell its sender. Returns False if the sender was disconnected for
         it."""
         is_connected = self._count_rejection(member, error, kind)
         if is_connected:
-            self._send_error(member, error, reason, about, **members)
+            self._send_error(member, error, reason, correlation_id, **members)
         return is_connected
 
     def _count_rejection(self, member: Member, error: str, kind: str = "") -> bool:
@@ -370,20 +376,20 @@ class Room:
         try:
             head = read_head(text)
         except EnvelopeError as error:
-            about, kind = error.id, error.kind
+            correlation_id, kind = error.id, error.kind
         else:
-            about, kind = head.id, head.kind
+            correlation_id, kind = head.id, head.kind
         reason = f"The rate limit is {rate} messages a second. Wait, then send the message again."
-        self._reject(member, TOO_BUSY.mcpx, reason, about, kind)
+        self._reject(member, TOO_BUSY.mcpx, reason, correlation_id, kind)
 
     def _disconnect_flooder(self, member: Member, reason: str) -> None:
         self.leave(member, reason)
         member.sink.close(SLOW_READER_CODE, reason)
 
     def _send_error(
-        self, member: Member, error: str, reason: str, about: str, **members: Any
+        self, member: Member, error: str, reason: str, correlation_id: str, **members: Any
     ) -> None:
-        id, to, correlation = self._new_id(), (member.id,), about or None
+        id, to, correlation = self._new_id(), (member.id,), correlation_id or None
         text = system.write_error(id, self._now(), to, error, reason, correlation, **members)
         self._deliver_to(member, text, EnvelopeHeader(id, ERROR, GATEWAY, to, correlation))
 

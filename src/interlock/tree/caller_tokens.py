@@ -49,13 +49,13 @@ class CallerTokens(UpstreamExtension):
         self._issuer = issuer
         self._registrar = registrar
         self._registrant = registrant
-        tokens = HopTokenReader(self.above, wall_clock=wall_clock, is_required=required)
+        tokens = HopTokenReader(self.parent_issuer, wall_clock=wall_clock, is_required=required)
         # Stored as a bound method, which is faster to call than the object.
         self.read = tokens.__call__
         """Reads the caller from the credentials that the parent sent. Used by the identity
         component."""
-        self._granted: ax.RegistrationResult | None = None
-        self._above: ParentIssuer | None = None
+        self._registration_result: ax.RegistrationResult | None = None
+        self._parent_issuer: ParentIssuer | None = None
         registrar.grants.keys = issuer.keys.jwks
         issuer.on_new_keys(registrar.keys_changed)
 
@@ -72,15 +72,17 @@ class CallerTokens(UpstreamExtension):
             prefix=self._issuer.name_prefix(record.segment),
         )
 
-    def above(self) -> ParentIssuer | None:
+    def parent_issuer(self) -> ParentIssuer | None:
         """Return the parent whose tokens are accepted, or None without a parent."""
         registrant = self._registrant()
-        granted = None if registrant is None else registrant.granted
-        if granted is not self._granted:
-            self._granted = granted
-            self._above = None
-            if registrant is not None and granted is not None:
-                jwks = granted.jwks if isinstance(granted.jwks, Raw) else b""
+        registration_result = None if registrant is None else registrant.registration_result
+        if registration_result is not self._registration_result:
+            self._registration_result = registration_result
+            self._parent_issuer = None
+            if registrant is not None and registration_result is not None:
+                jwks = (
+                    registration_result.jwks if isinstance(registration_result.jwks, Raw) else b""
+                )
                 own_id = registrant.identity().subserver_id
-                self._above = ParentIssuer(granted.aggregator_id, own_id, jwks)
-        return self._above
+                self._parent_issuer = ParentIssuer(registration_result.aggregator_id, own_id, jwks)
+        return self._parent_issuer

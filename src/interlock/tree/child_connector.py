@@ -126,7 +126,7 @@ class ChildConnector(Connector):
 
     @property
     def has_left(self) -> bool:
-        return self._session is not None and self._session.gone
+        return self._session is not None and self._session.has_left
 
     @property
     def list_kinds(self) -> frozenset[str]:
@@ -167,9 +167,9 @@ class ChildChannel(Endpoint):
             self.stray_line = self.stray_line or line
         self._deliver(data)
 
-    def on_unreadable_response(self, id: int, why: str) -> None:
+    def on_unreadable_response(self, id: int, reason: str) -> None:
         """Close the channel because a response was too long: its caller would wait forever."""
-        self._abort(why)
+        self._abort(reason)
 
     def on_stream_interrupted(self, ticket: TransportRequest) -> None:
         """Ignore the event: this channel has no streams."""
@@ -194,10 +194,10 @@ class ChildChannel(Endpoint):
         """Wait until the process has ended."""
         await self._process.close()
         self._end("the process has ended")
-        self._on_connection_gone()
+        self._on_connection_closed()
 
-    def _abort(self, why: str) -> None:
-        self._end(why)
+    def _abort(self, reason: str) -> None:
+        self._end(reason)
 
 
 class ChildProcess(StdioTransport):
@@ -235,12 +235,12 @@ class _ResponseListener(EarlyReceiver):
             return
         if isinstance(message, list) or message.method is not UNSET or message.id is UNSET:
             return
-        self._settle(bytes(message.id) == b"%d" % _REQUEST_ID)
+        self._finish(bytes(message.id) == b"%d" % _REQUEST_ID)
 
     def on_transport_lost(self, reason: str) -> None:
-        self._settle(False)
+        self._finish(False)
 
-    def _settle(self, result: bool) -> None:
+    def _finish(self, result: bool) -> None:
         if not self.speaks.done():
             self.speaks.set_result(result)
 

@@ -176,9 +176,9 @@ class Tree(FeatureComponent, UpstreamExtension):
             settings=config.section(SubserversConfig),
             aggregator_id=self.id,
             node_info=node_info,
-            begin=self._create_subserver_upstream,
-            end=end,
-            taken=lambda segment: any(
+            create_upstream=self._create_subserver_upstream,
+            remove_upstream=end,
+            is_segment_taken=lambda segment: any(
                 server.enabled and server.segment == segment for server in configured().values()
             ),
             on_change=self._on_subtree_change,
@@ -209,7 +209,7 @@ class Tree(FeatureComponent, UpstreamExtension):
     def register_on_stdio(self, segment: str) -> Registrant:
         """Register with the node that started this one, on stdin and stdout."""
         parent = ParentConfig(url=STDIO, segment=segment)
-        return self._register_with(parent, dial=_dial_stdio, once=True)
+        return self._register_with(parent, dial=_dial_stdio, is_single_attempt=True)
 
     async def open_local_sockets(self, socket: Path) -> None:
         """Open the Unix sockets for local registrations and for the tree. Raises OSError."""
@@ -377,7 +377,7 @@ class Tree(FeatureComponent, UpstreamExtension):
             return
         upstream_client.segment = record.segment
         upstream_client.notification_limiter = self._limiter_for(record)
-        upstream_client.mute = not record.offers.notifications
+        upstream_client.drops_notifications = not record.offers.notifications
         upstream_client.on_notification = self.announce
 
     def _create_subserver_upstream(self, record: SubserverRecord, dial_in: DialIn) -> Supervisor:
@@ -432,7 +432,7 @@ class Tree(FeatureComponent, UpstreamExtension):
 
     def _on_subtree_change(self) -> None:
         if self.registrant is not None:
-            self.registrant.changed()
+            self.registrant.on_subtree_changed()
 
     def nodes_below(self) -> dict[str, UpstreamClient]:
         """Return the connected nodes below, by upstream key."""
@@ -480,7 +480,7 @@ class Tree(FeatureComponent, UpstreamExtension):
         """Send a notification that belongs to no call to all listening clients and the parent."""
         self._listeners.announce(method, params)
         if self.registrant is not None:
-            self.registrant.tell(method, params)
+            self.registrant.send_notification(method, params)
 
     def _limiter_for(self, record: SubserverRecord) -> NotificationLimiter:
         limiter = self._limiters.get(record.key)
@@ -540,19 +540,19 @@ class Tree(FeatureComponent, UpstreamExtension):
             parent=settings,
             subserver_id=subserver_id,
             role="leaf" if self._leaf else "aggregator",
-            converse=self._converse,
+            create_conversation=self._create_conversation,
             subtree_ids=(lambda: None) if self._leaf else self.registrar.subtree_ids,
             on_registered=self._on_registered,
             on_lost=self._on_parent_lost,
-            on_refused=self._on_subtree_rejected,
+            on_subtree_rejected=self._on_subtree_rejected,
             descendant_ids=(lambda: ()) if self._leaf else self.registrar.descendant_ids,
             on_duplicates=self.registrar.remove_duplicates,
             **options,
         )
-        self.registrant.begin()
+        self.registrant.start()
         return self.registrant
 
-    def _converse(self, channel: Channel, registrant: Registrant) -> AxConversation:
+    def _create_conversation(self, channel: Channel, registrant: Registrant) -> AxConversation:
         return AxConversation(
             pipeline=self._pipeline,
             server_info=self._server_info,
@@ -561,14 +561,14 @@ class Tree(FeatureComponent, UpstreamExtension):
             peer=channel.peer,
             identify=registrant.identity,
             tree=self.view,
-            on_keys=registrant.keys_changed,
+            on_keys=registrant.on_keys_changed,
         )
 
-    def _on_registered(self, granted: ax.RegistrationResult) -> None:
-        self.own_segment = granted.assigned_segment
-        self.registrar.parent_id = granted.aggregator_id or None
-        self.registrar.tree_id = granted.tree_id or granted.aggregator_id or self.id
-        self.registrar.budget_cap = granted.budget
+    def _on_registered(self, result: ax.RegistrationResult) -> None:
+        self.own_segment = result.assigned_segment
+        self.registrar.parent_id = result.aggregator_id or None
+        self.registrar.tree_id = result.tree_id or result.aggregator_id or self.id
+        self.registrar.budget_cap = result.budget
 
     def _on_subtree_rejected(self, error: InterlockError) -> None:
         """Dismiss a subserver whose subtree the parent rejects. Otherwise the parent would end the
@@ -631,9 +631,11 @@ def _require_registration_permission(caller: Caller) -> None:
         )
 
 
-def _info_for_parent(own: Introduction) -> Introduction:
+def _info_for_parent(introduction: Introduction) -> Introduction:
     return Introduction(
-        own.server_info, capabilities_for_parent(own.capabilities), own.instructions
+        introduction.server_info,
+        capabilities_for_parent(introduction.capabilities),
+        introduction.instructions,
     )
 
 

@@ -76,7 +76,7 @@ def _check_path(reader: NodeReader, values: dict[str, Any]) -> None:
 def _check_urls(reader: NodeReader, parent: ParentConfig, values: dict[str, Any]) -> None:
     subservers: SubserversConfig = values.get("subservers") or SubserversConfig()
     listen = values.get("listen", _DEFAULTS.listen)
-    seen: set[str] = set()
+    urls: set[str] = set()
     url_paths: list[KeyPath] = [("parent", "url")]
     url_paths += [("parent", "backup", index) for index in range(len(parent.backup))]
     for path, url in zip(url_paths, [parent.url, *parent.backup], strict=True):
@@ -86,10 +86,10 @@ def _check_urls(reader: NodeReader, parent: ParentConfig, values: dict[str, Any]
                 "this is the address of this node, which cannot be its own parent",
                 "use the address of another node, or change listen",
             )
-        if url in seen:
+        if url in urls:
             reader.report(path, "this parent is listed twice", "remove one")
-        seen.add(url)
-    if not any(url.lower().startswith("wss:") or "${" in url for url in seen):
+        urls.add(url)
+    if not any(url.lower().startswith("wss:") or "${" in url for url in urls):
         for name in _TLS_KEYS:
             if ("parent", name) in reader.places:
                 reader.report(("parent", name), f"{name} is for a wss:// parent", "remove it")

@@ -128,7 +128,7 @@ class AxConversation(Conversation):
     def request(self, method: str, params: bytes) -> asyncio.Future[bytes]:
         return self._parent_requests.request(method, params)
 
-    def announce(self, method: str, params: bytes | Raw | None) -> None:
+    def send_notification(self, method: str, params: bytes | Raw | None) -> None:
         session = self._session
         if session is not None and (
             method == mcp.LOG_MESSAGE or mcp.supports_ax(session.client.capabilities)

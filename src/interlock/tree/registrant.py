@@ -243,7 +243,7 @@ class ParentLink(Protocol):
         The future gets the raw result or an InterlockError. Cancel it to stop waiting.
         """
 
-    def announce(self, method: str, params: bytes | Raw | None) -> None:
+    def send_notification(self, method: str, params: bytes | Raw | None) -> None:
         """Send a notification that is about none of the parent's requests."""
 
     def closed(self) -> None:
@@ -351,15 +351,15 @@ class ParentTimeoutError(ParentLostError):
     """A parent stopped responding, but the channel is open."""
 
 
-def is_permanent(failure: InterlockError, *, registered: bool) -> bool:
+def is_permanent(failure: InterlockError, *, was_registered: bool) -> bool:
     """Return whether another attempt will not change a failure.
 
     Args:
-        registered: True if the subserver was registered before the failure.
+        was_registered: True if the subserver was registered before the failure.
     """
     if failure.failure in PERMANENT_FAILURES:
         return True
-    if registered:
+    if was_registered:
         # Another parent of the tree has the subserver. Without a registration here, the lease of
         # the other parent may expire by itself.
         return failure.failure is SPLIT_BRAIN
@@ -445,40 +445,40 @@ class RegistrantLog:
     def __init__(self) -> None:
         self._messages: dict[str, str] = {}
         """The last logged error of each parent."""
-        self._refused = False
+        self._is_rejected = False
         """True if the last error was a permanent rejection."""
         self._unlogged_registration = ""
         """A registration that is logged when it is stable."""
 
     def on_registered(self, segment: str, url: str) -> None:
         self._unlogged_registration = f"parent {url}: registered as {segment}"
-        if not self._refused:
+        if not self._is_rejected:
             self.on_stable()
 
     def on_stable(self) -> None:
         """Handle a registration that has been stable for a while."""
         if self._unlogged_registration:
             _log.info("%s", self._unlogged_registration)
-        self._unlogged_registration, self._refused = "", False
+        self._unlogged_registration, self._is_rejected = "", False
         self._messages.clear()
 
-    def on_failure(self, url: str, error: InterlockError, *, refused: bool) -> None:
+    def on_failure(self, url: str, error: InterlockError, *, is_rejected: bool) -> None:
         """Log a failed attempt."""
         detail = error.message
         if isinstance(error, ParentLostError):
             detail = f"connection lost: {error.reason}"
-        self._warn(url, f"parent {url}: not registered: {detail}", refused)
+        self._warn(url, f"parent {url}: not registered: {detail}", is_rejected)
 
-    def on_lost(self, url: str, error: InterlockError, *, refused: bool) -> None:
+    def on_lost(self, url: str, error: InterlockError, *, is_rejected: bool) -> None:
         """Log the end of a registration."""
         detail = error.reason if isinstance(error, ParentLostError) else error.message
-        self._warn(url, f"parent {url}: connection lost: {detail}", refused)
+        self._warn(url, f"parent {url}: connection lost: {detail}", is_rejected)
 
-    def _warn(self, url: str, message: str, refused: bool) -> None:
+    def _warn(self, url: str, message: str, is_rejected: bool) -> None:
         if message != self._messages.get(url):
             _log.warning("%s", message)
         self._messages[url] = message
-        self._refused, self._unlogged_registration = refused, ""
+        self._is_rejected, self._unlogged_registration = is_rejected, ""
 
 
 # -- The handshake with a parent: `initialize` and its response. Pure.
@@ -714,63 +714,64 @@ class Registrant:
         parent: ParentConfig,
         subserver_id: str,
         role: str,
-        converse: Callable[[Channel, Registrant], ParentLink],
+        create_conversation: Callable[[Channel, Registrant], ParentLink],
         subtree_ids: Callable[[], tuple[str, ...] | None] = lambda: None,
         descendant_ids: Callable[[], tuple[str, ...]] = lambda: (),
         on_registered: Callable[[ax.RegistrationResult], None] = lambda _: None,
         on_lost: Callable[[str], None] = lambda _: None,
         on_state: Callable[[Registrant], None] = lambda _: None,
-        on_refused: Callable[[InterlockError], None] = lambda _: None,
+        on_subtree_rejected: Callable[[InterlockError], None] = lambda _: None,
         on_duplicates: Callable[[Collection[str]], None] = lambda _: None,
         offers: ax.SubserverCapabilities = _ALL_CAPABILITIES,
         transport_class: str = ax.NATIVE,
         auth_scope: str | None = ADMIN,
-        once: bool = False,
-        stubborn: bool = True,
+        is_single_attempt: bool = False,
+        retries_rejections: bool = True,
         clock: Clock = time.monotonic,
         wall_clock: Clock = time.time,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         jitter: Clock = random.random,
         dial: Dialer = dial_channel,
     ) -> None:
-        """Create the registration. `begin` starts it.
+        """Create the registration. `start` starts it.
 
         Args:
             parent: the settings, with resolved references (`config.resolve_parent`).
             role: `leaf` or `aggregator`.
-            converse: creates the conversation on a channel.
+            create_conversation: creates the conversation on a channel.
             subtree_ids: returns the aggregators below. A leaf returns None.
             descendant_ids: returns the ids of all subservers below.
             on_registered: called after each registration, and when the parent reports another tree
                 or budget.
             on_lost: called once when a registration ends.
             on_state: called after each state change.
-            on_refused: called when the parent rejects a node of the subtree. `data` of the error
+            on_subtree_rejected: called when the parent rejects a node of the subtree. `data` of
+            the error
                 can have its `aggregator_id`. After that node is dismissed, a new attempt can
                 succeed.
             on_duplicates: called with the ids that are registered elsewhere in the tree.
             auth_scope: the highest scope of calls that the subserver accepts.
-            once: end when the parent is lost or rejects the registration.
-            stubborn: repeat the attempts also after a permanent rejection by all parents.
+            is_single_attempt: end when the parent is lost or rejects the registration.
+            retries_rejections: repeat the attempts also after a permanent rejection by all parents.
         """
         self._settings = parent
         self._subserver_id = subserver_id
         self._role = role
-        self._converse = converse
+        self._create_conversation = create_conversation
         self._subtree_ids = subtree_ids
         self._descendant_ids = descendant_ids
         self._on_registered = on_registered
         self._on_lost = on_lost
-        self._on_refused = on_refused
+        self._on_subtree_rejected = on_subtree_rejected
         self._on_duplicates = on_duplicates
         self.on_state = on_state
         """Called after each state change."""
         self._offers = offers
         self._transport_class = transport_class
         self._auth_scope = auth_scope
-        self._once = once
-        self.stubborn = stubborn
-        self.refused = False
+        self._is_single_attempt = is_single_attempt
+        self.retries_rejections = retries_rejections
+        self.is_rejected = False
         """True if the last attempt failed for a permanent reason."""
         self._state_log = RegistrantLog()
         self._clock = clock
@@ -780,18 +781,18 @@ class Registrant:
         self._dial = dial
         self._interval = round(parent.heartbeat * 1000)
         self._state = RegistrantState.IDLE
-        self._since = wall_clock()
+        self._state_time = wall_clock()
         self._url = parent.url
         self._problem: InterlockError | None = None
-        self.granted: ax.RegistrationResult | None = None
+        self.registration_result: ax.RegistrationResult | None = None
         """The result of the registration, or None. The object is replaced when a value changes. An
         attribute, because it is read for every call of the parent."""
         self._sent_subtree_ids: tuple[str, ...] | None = None
         """The subtree ids that were sent to the parent."""
         self._sent_descendant_ids: tuple[str, ...] = ()
         """The descendant ids that were sent to the parent."""
-        self._beats = 0
-        self._granted_at = 0.0
+        self._heartbeat_count = 0
+        self._registered_at = 0.0
         self._close_error: InterlockError | None = None
         """The reason for which the channel was closed."""
         self._channel: Channel | None = None
@@ -802,7 +803,7 @@ class Registrant:
 
     # -- life
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Start the registration in the background."""
         if self._state is RegistrantState.IDLE:
             self._change_state(RegistrantEvent.BEGIN)
@@ -816,8 +817,8 @@ class Registrant:
             await asyncio.gather(task, return_exceptions=True)
         if self._state is RegistrantState.REGISTERED and self._conversation is not None:
             self._change_state(RegistrantEvent.LEAVE)
-            granted, self.granted = self.granted, None
-            session = "" if granted is None else granted.session_id
+            registration_result, self.registration_result = self.registration_result, None
+            session = "" if registration_result is None else registration_result.session_id
             params = jsonrpc.encode_value(ax.DeregistrationParams(session, "it stops"))
             try:
                 await self._wait_with_timeout(
@@ -838,24 +839,24 @@ class Registrant:
             self._change_state(RegistrantEvent.END)
 
     async def wait_until_ended(self) -> None:
-        """Wait until the registration has ended by itself (`once`)."""
+        """Wait until the registration has ended by itself (`is_single_attempt`)."""
         if self._task is not None:
             await asyncio.wait([self._task])
 
-    def changed(self) -> None:
+    def on_subtree_changed(self) -> None:
         """Report a change of the subtree to the parent, at once."""
         self._wakeup.set()
 
-    def keys_changed(self, jwks: Raw) -> None:
+    def on_keys_changed(self, jwks: Raw) -> None:
         """Store the new keys with which the parent signs its tokens."""
-        if self.granted is not None:
-            self.granted = replace(self.granted, jwks=jwks)
+        if self.registration_result is not None:
+            self.registration_result = replace(self.registration_result, jwks=jwks)
 
-    def tell(self, method: str, params: bytes | Raw | None) -> None:
+    def send_notification(self, method: str, params: bytes | Raw | None) -> None:
         """Send a notification to the parent that belongs to no request. Without a parent it is
         dropped."""
-        if self.granted is not None and self._conversation is not None:
-            self._conversation.announce(method, params)
+        if self.registration_result is not None and self._conversation is not None:
+            self._conversation.send_notification(method, params)
 
     # -- state
 
@@ -875,22 +876,30 @@ class Registrant:
     @property
     def assigned_segment(self) -> str | None:
         """The segment that the parent assigned. None: not registered."""
-        return None if self.granted is None else self.granted.assigned_segment
+        return (
+            None if self.registration_result is None else self.registration_result.assigned_segment
+        )
 
     @property
     def parent_id(self) -> str | None:
-        return None if self.granted is None else self.granted.aggregator_id or None
+        return (
+            None
+            if self.registration_result is None
+            else self.registration_result.aggregator_id or None
+        )
 
     @property
     def tree_id(self) -> str | None:
-        return None if self.granted is None else self.granted.tree_id or None
+        return (
+            None if self.registration_result is None else self.registration_result.tree_id or None
+        )
 
     def identity(self) -> ax.SubserverIdentity:
         """Return the ids of this subserver and of its parent (`mcpax/identify`)."""
         return ax.SubserverIdentity(self._subserver_id, self.parent_id, self._role, self.tree_id)
 
     def status(self) -> ParentStatus:
-        granted, problem = self.granted, self._problem
+        registration_result, problem = self.registration_result, self._problem
         symbol = ""
         if problem is not None:
             symbol = (
@@ -901,19 +910,21 @@ class Registrant:
         return ParentStatus(
             url=self._url,
             state=self._state.value,
-            since=self._since,
+            since=self._state_time,
             problem=None if problem is None else problem.message,
             symbol=symbol,
-            segment=self._settings.segment if granted is None else granted.assigned_segment,
-            session_id="" if granted is None else granted.session_id,
+            segment=self._settings.segment
+            if registration_result is None
+            else registration_result.assigned_segment,
+            session_id="" if registration_result is None else registration_result.session_id,
             parent_id=self.parent_id or "",
             tree_id=self.tree_id or "",
-            beats=self._beats,
+            beats=self._heartbeat_count,
         )
 
     def _change_state(self, event: RegistrantEvent) -> None:
         self._state = next_state(self._state, event)
-        self._since = self._wall_clock()
+        self._state_time = self._wall_clock()
         self.on_state(self)
 
     # -- rounds
@@ -926,8 +937,8 @@ class Registrant:
         while True:
             self._url = rotation.url
             failure, duration = await self._run_with_parent(self._url)
-            pause = rotation.choose_pause(failure, duration=duration, permanent=self.refused)
-            if self._once or (rotation.all_rejected and not self.stubborn):
+            pause = rotation.choose_pause(failure, duration=duration, permanent=self.is_rejected)
+            if self._is_single_attempt or (rotation.all_rejected and not self.retries_rejections):
                 self._change_state(RegistrantEvent.STOPPED)
                 return
             if pause:
@@ -952,18 +963,18 @@ class Registrant:
         # The reason of the close is more specific than a failed request.
         failure = self._close_error or failure
         self._close_channel()
-        self.granted = None
+        self.registration_result = None
         self._problem = failure
-        registered = self._state is RegistrantState.REGISTERED
-        self.refused = is_permanent(failure, registered=registered)
-        if not registered:
-            self._state_log.on_failure(url, failure, refused=self.refused)
+        was_registered = self._state is RegistrantState.REGISTERED
+        self.is_rejected = is_permanent(failure, was_registered=was_registered)
+        if not was_registered:
+            self._state_log.on_failure(url, failure, is_rejected=self.is_rejected)
             self._change_state(RegistrantEvent.FAILED)
             return failure, None
-        self._state_log.on_lost(url, failure, refused=self.refused)
+        self._state_log.on_lost(url, failure, is_rejected=self.is_rejected)
         self._change_state(RegistrantEvent.LOST)
         self._on_lost(failure.message)
-        return failure, self._clock() - self._granted_at
+        return failure, self._clock() - self._registered_at
 
     # -- with one parent
 
@@ -975,18 +986,18 @@ class Registrant:
         self._change_state(RegistrantEvent.INTRODUCED)
         while True:
             await self._register(parent)
-            end_error = await self._stay()
+            end_error = await self._send_heartbeats()
             if end_error is not None:
                 return end_error
             _log.info("parent %s: the session is unknown there, registering again", url)
-            self.granted = None
+            self.registration_result = None
             self._change_state(RegistrantEvent.SESSION_UNKNOWN)
             self._on_lost("The parent does not know the session any more.")
 
     def _attach_channel(self, channel: Channel) -> None:
         """Connect a channel with a new conversation."""
         self._channel = channel
-        self._conversation = conversation = self._converse(channel, self)
+        self._conversation = conversation = self._create_conversation(channel, self)
         channel.on_close = lambda reason: self._on_channel_closed(conversation, reason)
         channel.on_message = conversation.process_message
 
@@ -1035,7 +1046,7 @@ class Registrant:
         response = await self._request(mcp.INITIALIZE, initialize_params())
         parent = read_parent(response, self._url)
         if self._conversation is not None:
-            self._conversation.announce(mcp.INITIALIZED, None)
+            self._conversation.send_notification(mcp.INITIALIZED, None)
         return parent
 
     async def _register(self, parent: ParentInfo) -> None:
@@ -1063,34 +1074,34 @@ class Registrant:
             response = await self._request(ax.REGISTER, registration.encode_params())
         except ParentRejectionError as error:
             if is_subtree_rejection(error):
-                self._on_refused(error)
+                self._on_subtree_rejected(error)
             raise
-        granted = ax.read_registration_result(response, settings.segment)
+        registration_result = ax.read_registration_result(response, settings.segment)
         self._sent_subtree_ids, self._sent_descendant_ids = subtree_ids, descendant_ids
-        self._granted_at = self._clock()
-        self._beats = 0
+        self._registered_at = self._clock()
+        self._heartbeat_count = 0
         self._problem = None
-        self.granted = replace(
-            granted,
-            aggregator_id=granted.aggregator_id or parent.id,
-            tree_id=granted.tree_id or parent.tree_id,
+        self.registration_result = replace(
+            registration_result,
+            aggregator_id=registration_result.aggregator_id or parent.id,
+            tree_id=registration_result.tree_id or parent.tree_id,
         )
         self._change_state(RegistrantEvent.GRANTED)
-        self._state_log.on_registered(granted.assigned_segment, self._url)
-        self._on_registered(self.granted)
-        self._report_duplicates(granted.duplicate_ids)
+        self._state_log.on_registered(registration_result.assigned_segment, self._url)
+        self._on_registered(self.registration_result)
+        self._report_duplicates(registration_result.duplicate_ids)
 
     # -- registered
 
-    async def _stay(self) -> InterlockError | None:
+    async def _send_heartbeats(self) -> InterlockError | None:
         """Send heartbeats until the parent is lost.
 
         Returns the failure. None: the parent does not know the session any more.
         """
-        assert self.granted is not None
+        assert self.registration_result is not None
         interval = self._interval / 1000
         silence_limit = (
-            (self.granted.heartbeat_deadline_ms / 1000)
+            (self.registration_result.heartbeat_deadline_ms / 1000)
             or ax.MAX_MISSED_HEARTBEATS * interval
             or _DEFAULT_SILENCE_SECONDS
         )
@@ -1107,10 +1118,10 @@ class Registrant:
                     if self._handle_heartbeat_response(heartbeat):
                         return None
                     # The parent responds, so earlier heartbeats do not matter any more.
-                    for earlier in list(pending_heartbeats):
-                        del pending_heartbeats[earlier]
-                        earlier.cancel()
-                        if earlier is heartbeat:
+                    for earlier_heartbeat in list(pending_heartbeats):
+                        del pending_heartbeats[earlier_heartbeat]
+                        earlier_heartbeat.cancel()
+                        if earlier_heartbeat is heartbeat:
                             break
                 now = self._clock()
                 oldest = min(pending_heartbeats.values(), default=math.inf)
@@ -1146,10 +1157,10 @@ class Registrant:
             self._on_duplicates(ids)
 
     def _send_heartbeat(self, conversation: ParentLink) -> asyncio.Future[bytes]:
-        assert self.granted is not None
+        assert self.registration_result is not None
         subtree_ids, descendant_ids = self._subtree_ids(), self._descendant_ids()
         heartbeat = ax.HeartbeatParams(
-            self.granted.session_id,
+            self.registration_result.session_id,
             None if subtree_ids == self._sent_subtree_ids else subtree_ids,
             None if descendant_ids == self._sent_descendant_ids else descendant_ids,
         )
@@ -1162,7 +1173,7 @@ class Registrant:
         """Handle a rejection at once, because the parent can close the channel right after it."""
         error = None if heartbeat.cancelled() else heartbeat.exception()
         if isinstance(error, ParentRejectionError) and is_subtree_rejection(error):
-            self._on_refused(error)
+            self._on_subtree_rejected(error)
 
     def _handle_heartbeat_response(self, heartbeat: asyncio.Future[bytes]) -> bool:
         """Process the response to a heartbeat. Return True if the parent does not know the session.
@@ -1178,20 +1189,20 @@ class Registrant:
                 # The previous subtree stays valid at the parent.
                 return False
             raise
-        self._beats += 1
+        self._heartbeat_count += 1
         self._report_duplicates(response.duplicate_ids)
-        if self._clock() - self._granted_at >= STABLE_AFTER_SECONDS:
+        if self._clock() - self._registered_at >= STABLE_AFTER_SECONDS:
             self._state_log.on_stable()
-        granted = self.granted
-        if granted is not None:
+        registration_result = self.registration_result
+        if registration_result is not None:
             updated = replace(
-                granted,
-                tree_id=response.tree_id or granted.tree_id,
-                budget=response.budget or granted.budget,
-                jwks=granted.jwks if response.jwks is UNSET else response.jwks,
+                registration_result,
+                tree_id=response.tree_id or registration_result.tree_id,
+                budget=response.budget or registration_result.budget,
+                jwks=registration_result.jwks if response.jwks is UNSET else response.jwks,
             )
-            if updated != granted:
-                self.granted = updated
+            if updated != registration_result:
+                self.registration_result = updated
                 self._on_registered(updated)
         return False
 

@@ -1,7 +1,7 @@
 """The registrar: it decides about registrations, segments, leases, budgets and the subtree.
 
 Sessions (`subserver_session.py`) handle the protocol; the registrar decides. A subserver that
-connects becomes an upstream of the node (`begin`). Its connector waits for the next channel. When
+connects becomes an upstream of the node (`create_upstream`). Its connector waits for the next channel. When
 the subserver is lost, the upstream stays for the grace period and is removed after that.
 """
 
@@ -156,10 +156,10 @@ def _same_authority(first: str | None, second: str | None) -> bool:
     return ax.dns_name(first) == ax.dns_name(second)
 
 
-def _conflict_error(registration: ax.Registration, why: str) -> InterlockError:
+def _conflict_error(registration: ax.Registration, reason: str) -> InterlockError:
     return InterlockError(
         NAMESPACE_CONFLICT,
-        f"The segment {registration.segment!r} is not available: {why}.",
+        f"The segment {registration.segment!r} is not available: {reason}.",
         {"segment": registration.segment},
     )
 
@@ -345,7 +345,7 @@ class SubserverRegistrations:
 # reports a known ancestor is rejected here.
 
 
-def reject_cycle(ids: Iterable[str], own_id: str, above: Collection[str]) -> None:
+def reject_cycle(ids: Iterable[str], own_id: str, ancestor_ids: Collection[str]) -> None:
     """Reject a subtree with this aggregator or one above it. Raises InterlockError."""
     for aggregator_id in ids:
         if aggregator_id == own_id:
@@ -355,7 +355,7 @@ def reject_cycle(ids: Iterable[str], own_id: str, above: Collection[str]) -> Non
                 "Choose another parent.",
                 {"aggregator_id": own_id},
             )
-        if aggregator_id in above:
+        if aggregator_id in ancestor_ids:
             raise InterlockError(
                 CYCLE_DETECTED,
                 "A node above the parent is in the subtree of the node that registers, which "
@@ -364,9 +364,9 @@ def reject_cycle(ids: Iterable[str], own_id: str, above: Collection[str]) -> Non
             )
 
 
-def reject_large_subtree(ids: Iterable[str], others: Iterable[str]) -> None:
+def reject_large_subtree(ids: Iterable[str], other_ids: Iterable[str]) -> None:
     """Reject a subtree with which too many aggregators are below. Raises InterlockError."""
-    all_ids = {*ids, *others}
+    all_ids = {*ids, *other_ids}
     if len(all_ids) > ax.MAX_SUBTREE_IDS:
         raise ProtocolError(
             f"Too many nodes in the tree below the parent: {len(all_ids)}. The maximum is "
@@ -498,9 +498,9 @@ class Registrar:
         settings: SubserversConfig,
         aggregator_id: str,
         node_info: bytes,
-        begin: Callable[[SubserverRecord, DialIn], Supervisor],
-        end: Callable[[str], None],
-        taken: Callable[[str], bool],
+        create_upstream: Callable[[SubserverRecord, DialIn], Supervisor],
+        remove_upstream: Callable[[str], None],
+        is_segment_taken: Callable[[str], bool],
         on_change: Callable[[], None],
         on_granted: Callable[[SubserverRecord], None] | None = None,
         on_lost: Callable[[SubserverRecord, str], None] | None = None,
@@ -513,9 +513,9 @@ class Registrar:
         """Create the registrar.
 
         Args:
-            begin: creates and starts the upstream of a new subserver.
-            end: ends an upstream and removes its tools.
-            taken: returns whether a configured server has a segment.
+            create_upstream: creates and starts the upstream of a new subserver.
+            remove_upstream: ends an upstream and removes its tools.
+            is_segment_taken: returns whether a configured server has a segment.
             on_change: called when the ids of the subtree change.
             on_granted: called for each new session and each new budget.
             on_lost: called when a registered subserver is lost.
@@ -528,9 +528,9 @@ class Registrar:
         self.call_later: CallLater = call_later or asyncio.get_running_loop().call_later
         self._store = store
         self._settings = settings
-        self._create_upstream = begin
-        self._remove_upstream = end
-        self._is_segment_taken = taken
+        self._create_upstream = create_upstream
+        self._remove_upstream = remove_upstream
+        self._is_segment_taken = is_segment_taken
         self._on_change = on_change
         self._on_granted = on_granted
         self._on_lost = on_lost
@@ -733,7 +733,7 @@ class Registrar:
             registration,
             session.channel.peer_names,
             aggregator_id=self.aggregator_id,
-            trust=[self._base_dir / Path(one).expanduser() for one in self._settings.trust],
+            trust=[self._base_dir / Path(path).expanduser() for path in self._settings.trust],
             wall_clock=self._wall_clock,
         )
         self._check(session, registration, verified)
@@ -812,23 +812,23 @@ class Registrar:
             record.dial_in.arrive(session)
         self._on_change()
 
-    def handle_heartbeat(self, session: AxSession, beat: ax.HeartbeatParams) -> bytes:
+    def handle_heartbeat(self, session: AxSession, heartbeat: ax.HeartbeatParams) -> bytes:
         record = self._find_registration(session)
         assert record is not None
         info = record.info
-        if beat.subtree_ids is not None:
+        if heartbeat.subtree_ids is not None:
             reject_cycle(
-                beat.subtree_ids, self.aggregator_id, self._ancestor_ids(info.role != "leaf")
+                heartbeat.subtree_ids, self.aggregator_id, self._ancestor_ids(info.role != "leaf")
             )
-            ids = add_own_id(info.subserver_id, beat.subtree_ids)
+            ids = add_own_id(info.subserver_id, heartbeat.subtree_ids)
             if info.role == "aggregator" and ids != info.subtree_ids:
                 reject_large_subtree(
                     ids, (self.aggregator_id, *self._records.subtree_ids(exclude=record))
                 )
                 info.subtree_ids = ids
                 self._on_change()
-        if beat.descendant_ids is not None and info.role == "aggregator":
-            descendants = frozenset(beat.descendant_ids)
+        if heartbeat.descendant_ids is not None and info.role == "aggregator":
+            descendants = frozenset(heartbeat.descendant_ids)
             if descendants != info.descendant_ids:
                 self._update_descendants(record, descendants, info.descendant_ids)
                 self._on_change()
@@ -951,8 +951,8 @@ class Registrar:
         An id is a duplicate if it is registered here, or below another aggregator that reported it
         first. Duplicates are not stored, and are sent back to the aggregator.
         """
-        others = self._records.descendant_ids(exclude=record)
-        record.duplicates = set((ids - known_ids).intersection(others))
+        other_ids = self._records.descendant_ids(exclude=record)
+        record.duplicates = set((ids - known_ids).intersection(other_ids))
         record.info.descendant_ids = ids - record.duplicates
 
     def _take_duplicates(self, record: SubserverRegistration) -> tuple[str, ...]:
@@ -973,9 +973,9 @@ class Registrar:
         return frozenset(id for id in known_ids if id and id != self.aggregator_id)
 
     def _dismiss_ancestors(self) -> None:
-        above = self._ancestor_ids(True)
-        if above:
-            self.dismiss_subtrees(above)
+        ancestor_ids = self._ancestor_ids(True)
+        if ancestor_ids:
+            self.dismiss_subtrees(ancestor_ids)
 
     def _find_registration(self, session: AxSession) -> SubserverRegistration | None:
         return self._records.find_by_session(session)

@@ -189,8 +189,8 @@ class HeartbeatMonitor:
         self._accepted_in_second = SlidingWindow(1.0)
         self._accepted_in_interval = SlidingWindow(interval)
 
-    def beat(self, event: float) -> HeartbeatRate:
-        if not self._all.take(event, FLOOD_LIMIT_PER_SECOND):
+    def classify(self, event: float) -> HeartbeatRate:
+        if not self._all.count_if_below(event, FLOOD_LIMIT_PER_SECOND):
             return HeartbeatRate.FLOOD
         second, interval = self._accepted_in_second, self._accepted_in_interval
         if (
@@ -313,10 +313,10 @@ class AxSession:
         self.registration: ax.Registration | None = None
         """The last received registration. None: it was invalid."""
         self.verified = False
-        self.last_beat = 0.0
+        self.last_heartbeat_at = 0.0
         self.link: ChannelTransport | None = None
         """The MCP transport on the channel."""
-        self.gone = False
+        self.has_left = False
         """True if the subserver deregistered or was dismissed, so that its tools are removed."""
         self.on_registered: Callable[[], None] | None = None
         self.on_ended: Callable[[str], None] | None = None
@@ -513,7 +513,7 @@ class AxSession:
             self._reject_registration(error)
             return
         self.state = SessionState.REGISTERED
-        self.last_beat = self._registrar.clock()
+        self.last_heartbeat_at = self._registrar.clock()
         self._heartbeat_monitor = HeartbeatMonitor(self.interval)
         id, self._register_request_id = self._register_request_id, None
         self._check_heartbeat()
@@ -534,7 +534,7 @@ class AxSession:
 
     def _handle_heartbeat(self, event: _EventData) -> None:
         clock = self._registrar.clock()
-        rate = self._heartbeat_monitor.beat(clock)
+        rate = self._heartbeat_monitor.classify(clock)
         if rate is not HeartbeatRate.NORMAL:
             self._skip_heartbeat(event, rate, clock)
             return
@@ -543,7 +543,7 @@ class AxSession:
         except InterlockError as error:
             self._send_error(event.id, error)
             return
-        self.last_beat = clock
+        self.last_heartbeat_at = clock
         try:
             result = self._registrar.handle_heartbeat(self, heartbeat)
         except InterlockError as error:
@@ -565,7 +565,7 @@ class AxSession:
         if self.registration is None or self.id.encode() not in params_bytes:
             self._send_error(event.id, _unknown_session_error())
             return
-        self.last_beat = clock
+        self.last_heartbeat_at = clock
         if ax.SUBTREE_IDS.encode() in params_bytes or ax.DESCENDANT_IDS.encode() in params_bytes:
             self._skipped_heartbeat = params_bytes
         deadline = ax.heartbeat_deadline_ms(self.registration.heartbeat_interval_ms)
@@ -595,7 +595,7 @@ class AxSession:
             return
         self._reply(event.id, b'{"status":"deregistered"}')
         reason = deregistration.reason or "the subserver deregistered"
-        self.gone = True
+        self.has_left = True
         self._end(
             reason, lambda: self._registrar.on_deregistered(self, reason), 1000, "deregistered"
         )
@@ -621,7 +621,7 @@ class AxSession:
     def _dismiss(self, event: _EventData) -> None:
         error = event.error
         assert error is not None
-        self.gone = True
+        self.has_left = True
         if self.state is SessionState.REGISTERED:
             self.channel.send(encode_session_ended(error))
         elif self._register_request_id is not None:
@@ -685,7 +685,9 @@ class AxSession:
             self._cancel_timer()
             self._timer = self._registrar.call_later(QUIET_LEASE_SECONDS / 3, self._renew_lease)
             return
-        remaining = self.last_beat + interval * ax.MAX_MISSED_HEARTBEATS - self._registrar.clock()
+        remaining = (
+            self.last_heartbeat_at + interval * ax.MAX_MISSED_HEARTBEATS - self._registrar.clock()
+        )
         if remaining > 0:
             self._cancel_timer()
             self._timer = self._registrar.call_later(remaining, self._check_heartbeat)

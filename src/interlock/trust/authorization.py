@@ -110,7 +110,7 @@ _PROPOSED: Final = make_decision(
 """A proposal always needs an operator, whatever the rules would allow."""
 
 
-def hold_proposals(call: Call, decision: Decision) -> Decision:
+def confirm_proposals(call: Call, decision: Decision) -> Decision:
     return _PROPOSED if decision.action < PolicyAction.CONFIRM else decision
 
 
@@ -164,11 +164,11 @@ class Authorizer:
         self._exempt: Collection[str] = ()
         self._minimums: Mapping[str, Decision] = {}
         self._fixed: Collection[str] = ()
-        self._checked: tuple[Caller | None, Route | None, str] = (None, None, "")
+        self._last_check: tuple[Caller | None, Route | None, str] = (None, None, "")
         """The last call that had its scopes: caller, route and name. Compared by identity, because
         none of these objects changes."""
         self.set_policy(policy or Policy(PolicyConfig(default="allow")))
-        proposal = DecisionStep("proposal", hold_proposals, applies_to=PROPOSED)
+        proposal = DecisionStep("proposal", confirm_proposals, applies_to=PROPOSED)
         contract_floor = DecisionStep(
             "contract_floor",
             self.contract_minimums.decide,
@@ -264,14 +264,14 @@ class Authorizer:
         if self._scope_limits:
             check_scopes(call, route, self._scope_limits)  # type: ignore[arg-type]
         elif caller is not None and caller.scopes is not None:
-            checked_caller, checked_route, checked_name = self._checked
+            checked_caller, checked_route, checked_name = self._last_check
             if (
                 caller is not checked_caller
                 or route is not checked_route
                 or call.name != checked_name
             ):
                 check_scopes(call, route, {})  # type: ignore[arg-type]
-                self._checked = caller, route, call.name
+                self._last_check = caller, route, call.name
         if self.view_of.may_deny and route is not None:
             try:
                 self.policy.check_always_denied(call)

@@ -75,7 +75,7 @@ class BudgetShortfall(NamedTuple):
 
     budget: str
     limit: int
-    used: int
+    used_units: int
     wait: float | None
     """Seconds until the call is possible. None: not in this session."""
     never: bool = False
@@ -121,12 +121,14 @@ class Account:
         if self.idle is not None and now - self.last_call >= self.idle:
             self.usage = SessionUsage()
         budget, window, usage = self.budget, self.window, self.usage
-        used = window.count if now < window.exact_until else window.advance(now)
+        used_units = window.count if now < window.exact_until else window.advance(now)
         limit = budget.max_calls_per_minute
-        if used >= limit:
+        if used_units >= limit:
             if not limit:
-                return BudgetShortfall(CALLS_PER_MINUTE, limit, used, None, True)
-            return BudgetShortfall(CALLS_PER_MINUTE, limit, used, window.wait_seconds(now, limit))
+                return BudgetShortfall(CALLS_PER_MINUTE, limit, used_units, None, True)
+            return BudgetShortfall(
+                CALLS_PER_MINUTE, limit, used_units, window.wait_seconds(now, limit)
+            )
         if mutable:
             limit = budget.max_mutable_calls_per_session
             if usage.mutable_calls >= limit:
@@ -176,7 +178,7 @@ class Budgets:
         self._clock = clock
         self._wall_clock = wall_clock
         self._subservers: dict[str, _SubserverAccount] = {}
-        self._left_windows: dict[str, tuple[float, SlidingWindow]] = {}
+        self._disconnected_windows: dict[str, tuple[float, SlidingWindow]] = {}
         """The minutes of disconnected subservers by id, the longest disconnected first."""
         self._config = BudgetsConfig()
         self._session_budget = NO_LIMIT
@@ -206,10 +208,10 @@ class Budgets:
             account.budget = budget
             account.idle = idle if isinstance(key, str) else None
         previous, self._callers = self._callers, {}
-        for name, known in previous.items():
-            if known is not None and (limits := self._find_limits(name)) is not None:
-                known.budget, known.idle = limits, idle
-                self._callers[name] = known
+        for name, previous_account in previous.items():
+            if previous_account is not None and (limits := self._find_limits(name)) is not None:
+                previous_account.budget, previous_account.idle = limits, idle
+                self._callers[name] = previous_account
         if any(_read_limits(entry) != NO_LIMIT for entry in config.callers):
             self.limited[_CALLERS_KEY] = config.callers
         else:
@@ -225,7 +227,7 @@ class Budgets:
         account = self._subservers.get(key)
         if account is None or not account.is_session(subserver_id, session_id):
             self.end_session(key)
-            _, window = self._left_windows.pop(subserver_id, (0.0, None))
+            _, window = self._disconnected_windows.pop(subserver_id, (0.0, None))
             account = _SubserverAccount(key, subserver_id, session_id, budget, window)
             self._subservers[key] = account
         account.budget = budget
@@ -239,8 +241,8 @@ class Budgets:
         account = self._subservers.pop(key, None)
         self.limited.pop(key, None)
         if account is not None and account.window.count:
-            self._left_windows.pop(account.subserver_id, None)
-            self._left_windows[account.subserver_id] = (self._clock(), account.window)
+            self._disconnected_windows.pop(account.subserver_id, None)
+            self._disconnected_windows[account.subserver_id] = (self._clock(), account.window)
 
     def read_usage(self, key: str) -> tuple[int, int, int] | None:
         """Return calls of the last minute, mutable calls and cost units of a subserver's session.
@@ -253,11 +255,11 @@ class Budgets:
 
     def _remove_old_windows(self) -> None:
         expired = self._clock() - MINUTE_SECONDS
-        while self._left_windows:
-            subserver_id, (left_at, _) = next(iter(self._left_windows.items()))
+        while self._disconnected_windows:
+            subserver_id, (left_at, _) = next(iter(self._disconnected_windows.items()))
             if left_at > expired:
                 return
-            del self._left_windows[subserver_id]
+            del self._disconnected_windows[subserver_id]
 
     # -- Calls
 
@@ -377,12 +379,12 @@ class Budgets:
         self._sweep_at = max(_MIN_SWEEP_ACCOUNTS, 2 * accounts)
 
     def _exceeded(self, account: Account, shortfall: BudgetShortfall) -> InterlockError:
-        remaining = max(0, shortfall.limit - shortfall.used)
+        remaining = max(0, shortfall.limit - shortfall.used_units)
         data: dict[str, Any] = {
             "budget": shortfall.budget,
             "of": account.kind,
             "limit": shortfall.limit,
-            "used": shortfall.used,
+            "used": shortfall.used_units,
             "left": remaining,
             "upstream" if account.kind == "subserver" else "caller": account.owner,
         }
@@ -397,7 +399,7 @@ class Budgets:
         owner = _OWNER_TEXTS[account.kind].format(account.owner)
         return InterlockError(
             BUDGET_EXCEEDED,
-            f"The budget of {owner} is used up: {shortfall.used} of {shortfall.limit} "
+            f"The budget of {owner} is used up: {shortfall.used_units} of {shortfall.limit} "
             f"({shortfall.budget}). {when}",
             data,
         )

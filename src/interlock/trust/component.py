@@ -69,12 +69,14 @@ class Trust(Component):
             on_expired=on_expired,
         )
         self._pin_store = NodePinStore(
-            PinStore.at(pins_path(config, environ, base_dir)), loop.call_soon_threadsafe
+            PinStore.open(pins_path(config, environ, base_dir)), loop.call_soon_threadsafe
         )
         self.pins = Pins(catalog, self._pin_store, config.pins.mode, on_held=on_held)
         budgets = Budgets(time.monotonic)
         budgets.configure(config.budgets, idle=config.limits.session_idle)
-        pins = DecisionStep("pins", self.pins.reject_held, when=self.pins.held, previewed=True)
+        pins = DecisionStep(
+            "pins", self.pins.reject_held, when=self.pins.held_tools, previewed=True
+        )
         self.authorizer = Authorizer(catalog, budgets, self.policy, (pins,))
         self._pin_store.on_changed = self._on_pins_changed
         self._audit = audit

@@ -53,18 +53,18 @@ class _CachedToken(msgspec.Struct, gc=False):
 
     encoded: bytes
     renew_at: float
-    """In seconds on the monotonic clock, as `ends`."""
-    ends: float
+    """In seconds on the monotonic clock, as `expires_at`."""
+    expires_at: float
     caller: Caller | None = None
     target: object = None
     """The receiver of the token. Stored here, as the caller is, so that no other object can get its
     id."""
 
     def __repr__(self) -> str:
-        return f"_CachedToken(…, {self.renew_at}, {self.ends})"
+        return f"_CachedToken(…, {self.renew_at}, {self.expires_at})"
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
-        return [("renew_at", self.renew_at), ("ends", self.ends)]
+        return [("renew_at", self.renew_at), ("ends", self.expires_at)]
 
 
 class HopTokenSource(Protocol):
@@ -125,17 +125,17 @@ class HopTokenMinter:
     ) -> tuple[str, float]:
         now = self._wall_clock()
         life = min(MAX_TOKEN_SECONDS, max(remaining, 0.0))
-        ends = now + life if expires is None else min(now + life, expires)
-        begins: float = round(now, 3)
-        if ends - now > _MIN_WHOLE_SECONDS:
-            begins, ends = math.floor(now), math.floor(ends)
-            ends = min(ends, begins + MAX_TOKEN_SECONDS)
+        expires_at = now + life if expires is None else min(now + life, expires)
+        issued_at: float = round(now, 3)
+        if expires_at - now > _MIN_WHOLE_SECONDS:
+            issued_at, expires_at = math.floor(now), math.floor(expires_at)
+            expires_at = min(expires_at, issued_at + MAX_TOKEN_SECONDS)
         else:
-            ends = math.floor(ends * 1000) / 1000
+            expires_at = math.floor(expires_at * 1000) / 1000
         signed = self._sign(
-            {**claims, "iat": begins, "exp": ends, "jti": secrets.token_urlsafe(12)}
+            {**claims, "iat": issued_at, "exp": expires_at, "jti": secrets.token_urlsafe(12)}
         )
-        return signed, ends - now
+        return signed, expires_at - now
 
 
 class HopTokens:
@@ -166,12 +166,12 @@ class HopTokens:
         )
         """The same tokens by object identity: callers and tools are usually those of an earlier
         call."""
-        self._last: _CachedToken | None = None
+        self._last_token: _CachedToken | None = None
         """The token that was last sent for a tool, found without a lookup."""
-        self._own: _CachedToken | None = None
+        self._own_token: _CachedToken | None = None
 
     def __call__(self, call: Call) -> bytes:
-        caller, token, clock = call.caller, self._last, self._clock
+        caller, token, clock = call.caller, self._last_token, self._clock
         now, deadline = clock(), call.deadline
         if (
             token is not None
@@ -179,7 +179,7 @@ class HopTokens:
             and token.target is call.route
             and call.method == TOOLS_CALL
             and now < token.renew_at
-            and (token.ends <= deadline or not deadline)
+            and (token.expires_at <= deadline or not deadline)
         ):
             return token.encoded
         if caller is None or not caller.name:
@@ -192,21 +192,25 @@ class HopTokens:
             and token.caller is caller
             and token.target is target
             and now < token.renew_at
-            and (token.ends <= deadline or not deadline)
+            and (token.expires_at <= deadline or not deadline)
         ):
-            self._keep_last(token)
+            self._store_last_token(token)
             return token.encoded
         token = self._tokens.get((caller, target))
-        if token is None or now >= token.renew_at or (call.deadline and token.ends > call.deadline):
+        if (
+            token is None
+            or now >= token.renew_at
+            or (call.deadline and token.expires_at > call.deadline)
+        ):
             token = self._mint(call, caller, target, now)
         if token.caller is caller and token.target is target:
             self._by_identity[id(caller), id(target)] = token
-            self._keep_last(token)
+            self._store_last_token(token)
         return token.encoded
 
-    def _keep_last(self, token: _CachedToken) -> None:
+    def _store_last_token(self, token: _CachedToken) -> None:
         # Only for listed tools: other targets are not an object of the call.
-        self._last = token if isinstance(token.target, Tool) else None
+        self._last_token = token if isinstance(token.target, Tool) else None
 
     def _mint(self, call: Call, caller: Caller, target: object, now: float) -> _CachedToken:
         if len(self._tokens) >= _MAX_CACHED_TOKENS:
@@ -218,17 +222,17 @@ class HopTokens:
 
     def node_header_line(self) -> bytes:
         """Return the token of the node itself. The same object until the token is renewed."""
-        token, now = self._own, self._clock()
+        token, now = self._own_token, self._clock()
         if token is None or now >= token.renew_at:
             signed, life = self._minter.mint_own(self._audience, self._issuer())
-            token = self._own = _CachedToken(self._encode(signed), now + life / 2, now + life)
+            token = self._own_token = _CachedToken(self._encode(signed), now + life / 2, now + life)
         return token.encoded
 
     def clear(self) -> None:
         """Remove all cached tokens."""
         self._tokens.clear()
         self._by_identity.clear()
-        self._last = self._own = None
+        self._last_token = self._own_token = None
 
     def _remove_old(self) -> None:
         now = self._clock()
@@ -318,8 +322,8 @@ class HopTokenReader:
             return verified.caller
         if parent is None:
             raise _token_error("this node has no parent")
-        caller, ends = self._read(token, parent, credentials.assigned_name)
-        self._verified[token] = _VerifiedToken(caller, ends + LEEWAY_SECONDS)
+        caller, expires_at = self._read(token, parent, credentials.assigned_name)
+        self._verified[token] = _VerifiedToken(caller, expires_at + LEEWAY_SECONDS)
         return caller
 
     def _read(self, token: str, parent: ParentIssuer, name: str) -> tuple[Caller, float]:
@@ -328,12 +332,16 @@ class HopTokenReader:
             raise _token_error("another node issued it")
         if claims.get("aud") != parent.audience:
             raise _token_error("it is for another node")
-        ends, issued, now = _read_time(claims, "exp"), _read_time(claims, "iat"), self._wall_clock()
-        if ends + LEEWAY_SECONDS <= now:
+        expires_at, issued, now = (
+            _read_time(claims, "exp"),
+            _read_time(claims, "iat"),
+            self._wall_clock(),
+        )
+        if expires_at + LEEWAY_SECONDS <= now:
             raise _token_error("it has expired")
         if issued > now + LEEWAY_SECONDS:
             raise _token_error("it is not valid yet")
-        if ends - issued > MAX_TOKEN_SECONDS:
+        if expires_at - issued > MAX_TOKEN_SECONDS:
             raise _token_error(f"it is valid for more than {MAX_TOKEN_SECONDS / 60:g} minutes")
         sub, client = _read_text(claims, "sub"), _read_text(claims, "client_id")
         scope = claims.get("scope")
@@ -355,7 +363,7 @@ class HopTokenReader:
             id=client,
             parent_caller=sub,
         )
-        return caller, ends
+        return caller, expires_at
 
     def _verify(self, token: str) -> dict[str, Any]:
         from joserfc import jws
@@ -434,7 +442,7 @@ def _read_text(claims: dict[str, Any], name: str) -> str:
     return value
 
 
-def _token_error(why: str) -> InterlockError:
+def _token_error(reason: str) -> InterlockError:
     return InterlockError(
-        UNAUTHENTICATED, f"The hop token that the parent node sent is not valid: {why}."
+        UNAUTHENTICATED, f"The hop token that the parent node sent is not valid: {reason}."
     )

@@ -101,7 +101,7 @@ class PinStore:
         )
 
     @classmethod
-    def at(cls, path: Path) -> PinStore:
+    def open(cls, path: Path) -> PinStore:
         """Return the store at `path`, or one in memory if no file exists and none can be
         created."""
         try:
@@ -140,7 +140,7 @@ class PinStore:
         with self._file.reading() as file:
             return {row[0]: SeenContract(*row) for row in file.execute("SELECT * FROM seen")}
 
-    def seen(self, tool: str) -> SeenContract | None:
+    def find_seen_contract(self, tool: str) -> SeenContract | None:
         with self._file.reading() as file:
             row = file.execute("SELECT * FROM seen WHERE tool = ?", (tool,)).fetchone()
         return None if row is None else SeenContract(*row)
@@ -176,9 +176,9 @@ class PinStore:
                 else:
                     file.execute("DELETE FROM seen WHERE tool = ?", change)
 
-    def accept(self, seen: SeenContract, by: str) -> Pin:
+    def accept(self, contract: SeenContract, by: str) -> Pin:
         """Accept a contract: exactly this one, whatever was seen since."""
-        pin = Pin(seen.tool, seen.digest, seen.definition, by, self._clock())
+        pin = Pin(contract.tool, contract.digest, contract.definition, by, self._clock())
         self.write([pin])
         return pin
 
@@ -260,7 +260,7 @@ class NodePinStore:
 
     def seen_digests(self) -> dict[str, str]:
         """Return the digests of changed contracts at the start of the node, by tool."""
-        return {tool: seen.digest for tool, seen in self._store.all_seen().items()}
+        return {tool: contract.digest for tool, contract in self._store.all_seen().items()}
 
     def definition(self, tool: str) -> bytes | None:
         """Return the accepted contract. None: there is none, or it cannot be read now."""

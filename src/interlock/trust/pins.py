@@ -51,7 +51,7 @@ class PinStorage(Protocol):
 class HeldTool:
     """A tool that is held, and what changed."""
 
-    __slots__ = ("_changed", "_current", "_read_accepted", "digest", "pinned", "tool")
+    __slots__ = ("_changed_members", "_current", "_read_accepted", "digest", "pinned", "tool")
 
     def __init__(
         self,
@@ -72,21 +72,21 @@ class HeldTool:
         self.digest = digest
         self._current = current
         self._read_accepted = read_accepted
-        self._changed: tuple[str, ...] = ()
+        self._changed_members: tuple[str, ...] = ()
 
     @property
-    def changed(self) -> tuple[str, ...]:
+    def changed_members(self) -> tuple[str, ...]:
         """The parts of the definition that changed. Empty: unknown."""
-        if not self._changed:
-            accepted = self._read_accepted()
-            if accepted is not None:
-                self._changed = find_changed_members(accepted, self._current)
-        return self._changed
+        if not self._changed_members:
+            accepted_definition = self._read_accepted()
+            if accepted_definition is not None:
+                self._changed_members = find_changed_members(accepted_definition, self._current)
+        return self._changed_members
 
     @property
     def message(self) -> str:
         """Return what happened and what to do, without any text of the server."""
-        parts = " and ".join(self.changed) if self.changed else "definition"
+        parts = " and ".join(self.changed_members) if self.changed_members else "definition"
         return (
             f"{self.tool} is held: its {parts} changed since a person accepted it. It cannot be "
             f"called until a person accepts the change. Show it: `interlock pins diff {self.tool}`."
@@ -113,13 +113,13 @@ class Pins:
         self._mode: PinMode = mode
         self._on_held = on_held
         self._pinned = store.digests()
-        self._seen = store.seen_digests()
+        self._seen_digests = store.seen_digests()
         """The digests of the stored contracts of held tools, by tool."""
         self._reported: dict[str, str] = {}
         """The digests that were reported as held, by tool: each is reported once."""
         self._held_by_upstream: dict[str, list[Tool]] = {}
         """Also of upstreams that no longer offer anything."""
-        self.held: dict[Any, HeldTool] = {}
+        self.held_tools: dict[Any, HeldTool] = {}
         """By the tool object to which calls are routed. This dictionary is never replaced, so a
         step can test whether it is empty."""
         self.additional_review: Review = lambda _: frozenset()
@@ -131,16 +131,16 @@ class Pins:
 
     def reject_held(self, call: Call, decision: Decision) -> Decision:
         """Decision step. Raises InterlockError when the tool of the call is held."""
-        held = self.held.get(call.route)
-        if held is not None:
+        held_tool = self.held_tools.get(call.route)
+        if held_tool is not None:
             raise InterlockError(
                 TOOL_HELD,
-                held.message,
+                held_tool.message,
                 {
-                    "tool": held.tool,
-                    "changed": list(held.changed),
-                    "pinned": held.pinned,
-                    "digest": held.digest,
+                    "tool": held_tool.tool,
+                    "changed": list(held_tool.changed_members),
+                    "pinned": held_tool.pinned,
+                    "digest": held_tool.digest,
                 },
             )
         return decision
@@ -158,11 +158,11 @@ class Pins:
         if before is not None and before is not offering:
             _carry_over(before, offering, self._pinned)
         for tool in self._held_by_upstream.pop(offering.upstream, ()):
-            del self.held[tool]
+            del self.held_tools[tool]
         # The node's own tools change with its version.
         if self._mode == "off" or offering.upstream in ("", BUILTIN_KEY):
             return frozenset()
-        held: list[Tool] = []
+        held_tools: list[Tool] = []
         new_names: list[str] = []
         for tool in offering.tools:
             name = tool.canonical
@@ -171,15 +171,15 @@ class Pins:
                 if self._mode == "first_seen":
                     self._pin(tool, FIRST_SEEN)
             elif contract_digest(tool) != pinned:
-                held.append(tool)
-                if self._hold(tool, pinned):
+                held_tools.append(tool)
+                if self._hold_tool(tool, pinned):
                     new_names.append(name)
-            elif self._seen.pop(name, None) is not None:
+            elif self._seen_digests.pop(name, None) is not None:
                 # The accepted contract is back.
                 self._reported.pop(name, None)
                 self._store.remove_seen(name)
-        if held:
-            self._held_by_upstream[offering.upstream] = held
+        if held_tools:
+            self._held_by_upstream[offering.upstream] = held_tools
         if new_names:
             _log.warning(
                 "upstream %s: %s changed since a person accepted them and cannot be called: %s%s. "
@@ -189,22 +189,22 @@ class Pins:
                 ", ".join(new_names[:_MAX_LOGGED_TOOLS]),
                 " and others" if len(new_names) > _MAX_LOGGED_TOOLS else "",
             )
-        return frozenset(tool.canonical for tool in held)
+        return frozenset(tool.canonical for tool in held_tools)
 
-    def _hold(self, tool: Tool, pinned: str) -> bool:
+    def _hold_tool(self, tool: Tool, pinned: str) -> bool:
         """Hold a tool. Return whether that is new."""
         name, digest, current = tool.canonical, contract_digest(tool), encode_contract(tool)
         store = self._store
-        held = HeldTool(name, pinned, digest, current, lambda: store.definition(name))
-        self.held[tool] = held
-        if self._seen.get(name) != digest:
-            self._seen[name] = digest
+        held_tool = HeldTool(name, pinned, digest, current, lambda: store.definition(name))
+        self.held_tools[tool] = held_tool
+        if self._seen_digests.get(name) != digest:
+            self._seen_digests[name] = digest
             store.record_seen(name, digest, current)
         if self._reported.get(name) == digest:
             return False
         self._reported[name] = digest
         if self._on_held is not None:
-            self._on_held(held)
+            self._on_held(held_tool)
         return True
 
     def _pin(self, tool: Tool, by: str) -> None:
@@ -231,7 +231,7 @@ class Pins:
         for name, digest in pins.items():
             if digest is None:
                 self._pinned.pop(name, None)
-                self._seen.pop(name, None)
+                self._seen_digests.pop(name, None)
                 self._reported.pop(name, None)
             else:
                 self._pinned[name] = digest
@@ -240,7 +240,7 @@ class Pins:
         for name in requested:
             tool = self._catalog.find(name)
             if tool is not None and tool.upstream and tool.canonical == name:
-                self._seen[name] = contract_digest(tool)
+                self._seen_digests[name] = contract_digest(tool)
                 self._store.record_seen(name, contract_digest(tool), encode_contract(tool))
 
     def _review_all(self) -> None:

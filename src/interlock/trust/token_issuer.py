@@ -147,7 +147,7 @@ class HopTokenConnector(Connector):
         self._create_source = create_source
 
     async def _connect(
-        self, server: ServerConfig, promises: bytes, session_first: bool
+        self, server: ServerConfig, client_capabilities: bytes, session_first: bool
     ) -> UpstreamClient:
         url = server.url
         if url is None or not is_confidential(url):
@@ -164,6 +164,6 @@ class HopTokenConnector(Connector):
             clock=self._clock,
             header_source=stamp,
         )
-        upstream_client = await self._open(server, link, promises, session_first)
+        upstream_client = await self._open(server, link, client_capabilities, session_first)
         upstream_client.hop_token_encoder = stamp
         return upstream_client

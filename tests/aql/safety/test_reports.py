@@ -98,10 +98,10 @@ def test_allows_one_call_per_report(reported: list[tuple[str, int]], wanted: lis
     for name in set(wanted):
         fresh = [one for one in reported if one == (name, one[1]) and one[1] >= 40]
         passed = 0
-        while reports.take(WHO, call_target(name)) is not None:
+        while reports.take_report(WHO, call_target(name)) is not None:
             passed += 1
         assert passed == len(fresh)
-    assert reports.take(("deputy", "token", ""), call_target("list_issues")) is None
+    assert reports.take_report(("deputy", "token", ""), call_target("list_issues")) is None
 
 
 def test_limits_stored_reports() -> None:

@@ -60,7 +60,7 @@ def test_retries_failed_write(tmp_path: Path) -> None:
     usage.record("a.b", "", True)
     memory._file.execute("PRAGMA query_only = ON")
     memory.save_usage(usage)
-    assert usage.changed == {("a.b", "")}
+    assert usage.changed_keys == {("a.b", "")}
     memory._file.execute("PRAGMA query_only = OFF")
     memory.save_usage(usage)
     assert [key for key, _ in memory.tallies()] == [("a.b", "")]

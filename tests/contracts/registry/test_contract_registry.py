@@ -467,7 +467,7 @@ def test_rejects_early_sunset_without_consent(shelf: RegistryBench) -> None:
         assert shelf.registry.deprecation("Order", 1) is None
     assert shelf.registry.deprecate("Order", 1, **asked, sunset_at=at_least).sunset_at == at_least  # type: ignore[arg-type]
     for times in early:
-        shelf.registry.deprecate("Order", 1, **asked, **times, early=True)
+        shelf.registry.deprecate("Order", 1, **asked, **times, allow_early=True)
 
 
 # -- runs

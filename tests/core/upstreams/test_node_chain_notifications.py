@@ -23,7 +23,7 @@ LOG = "notifications/message"
 def test_prefixes_source_at_each_hop() -> None:
     chain = NodeChain(["edge", "leaf"], [tool("t")])
     edge, root = chain.nodes[1], chain.nodes[0]
-    edge.peer.on_notification = lambda method, params: edge.face.announce(method, params)
+    edge.peer.on_notification = lambda method, params: edge.face.send_notification(method, params)
     event = {"x-mcpax-event-id": "7d1f0f0e-0000-4000-8000-000000000002"}
     chain.send_notification(LOG, level="info", logger="x", data={"a": 1}, _meta={**event, "own": 1})
     chain.send_notification(LOG, level="info", data="y", _meta={"x-mcpax-causal-parent": None})

@@ -98,7 +98,7 @@ def test_notification_without_call_reaches_all_during_calls() -> None:
     """An alarm of a leaf below the edge, where the root only sees the edge's channel."""
     chain = NodeChain(["edge", "leaf"], [tool("t")])
     edge = chain.nodes[1]
-    edge.peer.on_notification = lambda method, params: edge.face.announce(method, params)
+    edge.peer.on_notification = lambda method, params: edge.face.send_notification(method, params)
     chain.call("edge.leaf.t", caller="operator")
     chain.call("edge.leaf.t", caller="auditor")
     chain.send_notification(LOG, level="alert", data="hot", _meta=ABOUT_NONE)
@@ -151,7 +151,7 @@ def test_mute_subserver_sends_no_notifications() -> None:
     """It has said that it has no notifications. What its lists and calls need is none."""
     chain = leaf_chain()
     peer = chain.root.peer
-    peer.mute = True
+    peer.drops_notifications = True
     received: list[str] = []
     peer.on_changed = received.append
     peer.on_updated = received.append

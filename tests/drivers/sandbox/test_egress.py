@@ -78,7 +78,7 @@ def test_tunnel_reaches_listed_hosts_only(loop: str) -> None:
                 f"*.example.org:{port}",
                 f"exact.example:{port}",
                 resolve=resolve,
-                on_refused=lambda host, port: refused.append((host, port)),
+                on_denied=lambda host, port: refused.append((host, port)),
             ) as inside:
                 answers = await attempt_all(
                     inside,
@@ -217,7 +217,7 @@ async def test_name_address_reaches_its_name_only() -> None:
             f"b.example:{port}",
             "c.example:1",
             resolve=resolve,
-            on_refused=lambda host, port: refused.append((host, port)),
+            on_denied=lambda host, port: refused.append((host, port)),
         ) as inside:
             answers = await attempt_all(
                 inside,

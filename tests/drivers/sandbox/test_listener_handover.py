@@ -31,7 +31,7 @@ async def open_handover(path: Path, *listen: HostPort) -> AsyncIterator[Listener
             Egress(),
             EgressRoutes(),
             resolve=resolve_to_loopback,
-            on_refusal=lambda host, port: None,
+            on_denied=lambda host, port: None,
         ),
     )
     try:

@@ -161,7 +161,7 @@ def test_rejects_name_resolving_to_node_listener() -> None:
         async def answer(host: str, port: int) -> list[str]:
             return list(addresses)
 
-        reach = reachable_resolver(answer, never=places, local=True, own=lambda: own)
+        reach = reachable_resolver(answer, never=places, local=True, own_addresses=lambda: own)
         return list(asyncio.run(reach(host, port)))  # type: ignore[arg-type]
 
     assert tried("localhost", 5432, "127.0.0.1", "::1") == ["127.0.0.1", "::1"]

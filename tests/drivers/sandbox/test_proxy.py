@@ -79,7 +79,7 @@ async def bench(port: int, *, resolve: Any = resolve_to_loopback) -> AsyncIterat
         Egress((place,)),
         EgressRoutes({}, {HostPort(STANDS_FOR_IT, port): place.host}, proxy_port),
         resolve=resolve,
-        on_refusal=lambda host, port: None,
+        on_denied=lambda host, port: None,
     )
     await proxy.serve(listening)
     one = Bench(proxy, proxy_port, port)

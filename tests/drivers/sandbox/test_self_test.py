@@ -107,7 +107,7 @@ def test_self_test_result_is_cached_unless_it_timed_out(monkeypatch: pytest.Monk
             raise subprocess.TimeoutExpired("x", 20)
         return result
 
-    monkeypatch.setattr(probing, "_known", [])
+    monkeypatch.setattr(probing, "_cached_result", [])
     monkeypatch.setattr(probing, "_confine_one", attempt)
     assert "did not end" in str(confinement_problem())
     assert "no way" in str(confinement_problem())

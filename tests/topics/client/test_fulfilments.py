@@ -97,7 +97,7 @@ async def test_changed_arguments_are_reported() -> None:
     alone = OfflineMembership()
     proposal = propose(alone, "b")
     waiting = asyncio.ensure_future(proposal.outcome())
-    asking = asyncio.ensure_future(proposal.outcome(changed=True))
+    asking = asyncio.ensure_future(proposal.outcome(is_changed=True))
     await asyncio.sleep(0)
     other = {**PARAMS, "arguments": {"path": "elsewhere"}}
     # However often: what is noted of each has its limit, and this has not.
@@ -112,7 +112,7 @@ async def test_changed_arguments_are_reported() -> None:
     payload = {"jsonrpc": "2.0", "id": 44, "result": {"as": "proposed"}}
     alone.tell("b", "mcp/response:tools/call:write", payload, correlation_id=request)
     assert await proposal.outcome() == {"as": "proposed"}
-    assert await proposal.outcome(changed=True) == {"as": "proposed"}
+    assert await proposal.outcome(is_changed=True) == {"as": "proposed"}
 
 
 async def test_recipient_may_delegate_fulfilment() -> None:

@@ -84,7 +84,7 @@ def test_detects_any_change(data: st.DataObject) -> None:
         rows.insert(place, (draft.entry, made))
     else:
         rows = rows[:place]
-    chain = verify_chain(rows, known=whole.head)
+    chain = verify_chain(rows, known_head=whole.head)
     # Either it is not the chain that was known, or what was added does not count.
     assert not chain.contains(whole.head) or (
         bool(chain.problem) and chain.operators == whole.operators

@@ -79,4 +79,4 @@ def tool(name: str, catalog: Catalog = CATALOG) -> Tool:
 def decide(policy: Policy, call: Call) -> tuple[str, str]:
     """What is decided, and by which rule."""
     decision = policy.judge(call)
-    return decision.action.word, decision.rule
+    return decision.action.label, decision.rule

@@ -70,7 +70,7 @@ def test_explains_assumed_condition_result() -> None:
 def test_explanation_equals_decision(rules: list[RuleConfig], caller: Caller, name: str) -> None:
     explanation = explain_call(*rules, name=name, caller=caller)
     decision = policy(*rules).judge(make_call(name, caller=caller))
-    assert (explanation.action, explanation.rule) == (decision.action.word, decision.rule)
+    assert (explanation.action, explanation.rule) == (decision.action.label, decision.rule)
     if explanation.fitting:
         assert explanation.fitting[0].rule == explanation.rule
     else:

@@ -51,7 +51,7 @@ def test_most_restrictive_rule_wins() -> None:
 def test_actions_are_ordered_by_restriction() -> None:
     assert PolicyAction.ALLOW < PolicyAction.CONFIRM < PolicyAction.VERIFY < PolicyAction.DENY
     gated = [
-        policy(rule("r", action.word)).judge(make_call()).needs_approval for action in PolicyAction
+        policy(rule("r", action.label)).judge(make_call()).needs_approval for action in PolicyAction
     ]
     assert gated == [False, True, True, False]
 
@@ -78,7 +78,7 @@ def test_default_action_applies_without_matching_rule(
 ) -> None:
     decides = policy(*others, default=default)
     actual = {name: decides.judge(make_call(f"github.{name}")) for name in expected}
-    assert {name: item.action.word for name, item in actual.items()} == expected
+    assert {name: item.action.label for name, item in actual.items()} == expected
     assert {item.rule for item in actual.values()} == {f"default:{default}"}
 
 

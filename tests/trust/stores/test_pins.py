@@ -59,9 +59,9 @@ def test_accept_applies_only_to_shown_contract(store: PinStore) -> None:
     pin = store.accept(OTHER, "bert")
     assert pin == Pin("files.delete", "d2", OTHER.definition, "bert", 5000.0)
     assert store.pins() == [pin]
-    assert store.seen("files.delete") == newer
+    assert store.find_seen_contract("files.delete") == newer
     store.accept(newer, "bert")
-    assert store.seen("files.delete") is None
+    assert store.find_seen_contract("files.delete") is None
 
 
 def test_restored_contract_clears_seen_change(store: PinStore) -> None:
@@ -95,7 +95,7 @@ def test_contract_request_expires(path: Path) -> None:
     store.write([OTHER])
     store.request_contract("files.delete")
     # What was seen before may be old.
-    assert store.seen("files.delete") is None
+    assert store.find_seen_contract("files.delete") is None
     assert store.requested_tools() == ["files.delete"]
     store.write([OTHER])
     assert store.requested_tools() == []
@@ -117,7 +117,7 @@ def test_failed_write_stores_nothing(store: PinStore) -> None:
 def test_refuses_unreadable_file(path: Path) -> None:
     path.parent.mkdir()
     path.write_bytes(b"this is no database" * 100)
-    for opened in (PinStore, PinStore.at):
+    for opened in (PinStore, PinStore.open):
         with pytest.raises(InterlockError) as error:
             opened(path)
         assert error.value.failure is CONFIG
@@ -131,7 +131,7 @@ def test_detects_corrupt_page_at_start(path: Path, store: PinStore) -> None:
     whole[3 * 4096 : 3 * 4096 + 4096] = b"\xff" * 4096
     path.write_bytes(whole)
     with pytest.raises(InterlockError) as error:
-        PinStore.at(path)
+        PinStore.open(path)
     assert error.value.failure is CONFIG
 
 
@@ -157,7 +157,7 @@ def test_unusable_folder_keeps_pins_in_memory(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "state").write_text("a file where a folder should be")
-    store = PinStore.at(tmp_path / "state" / "pins.db")
+    store = PinStore.open(tmp_path / "state" / "pins.db")
     assert "when the node stops" in caplog.text
     store.write([ONE])
     assert store.pins() == [ONE]

@@ -135,9 +135,9 @@ def _with_capitals(prefix: str, tool_name: str, names_by_letters: dict[str, str]
         return tool_name
     words = operation.split("_")
     for start in range(len(words)):
-        first, *remaining_words = words[start:]
-        if _letters(tool_name) == first + "".join(remaining_words):
-            name = first + "".join(word.capitalize() for word in remaining_words)
+        first_word, *remaining_words = words[start:]
+        if _letters(tool_name) == first_word + "".join(remaining_words):
+            name = first_word + "".join(word.capitalize() for word in remaining_words)
             return name if name.lower() == tool_name else tool_name
     return tool_name
 

@@ -367,11 +367,11 @@ def _print_changes(inbox: CodeInbox, printed_ids: set[str], *, json: bool, all: 
     if views and not challenges and not blocks:
         output.print_note("no agent is waiting.")
     for run in (run for _, operator_view in views for run in operator_view.executions):
-        last = f", last step {run.last_step}" if run.last_step else ""
+        last_step_text = f", last step {run.last_step}" if run.last_step else ""
         print(
             f"{_format_caller(run.caller, run.above)} ({_to_one_line(run.element_name)}) "
             f"runs since {run.since}: "
-            f"{run.steps} steps{last}, {run.violations} unreported calls\n"
+            f"{run.steps} steps{last_step_text}, {run.violations} unreported calls\n"
             f"  interlock operator end {run.id}"
         )
 

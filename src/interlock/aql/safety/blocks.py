@@ -69,7 +69,7 @@ class Blocks:
         lifted = []
         for lift in saved.lifts:
             block = self._blocked.get(lift.owner)
-            if block is not None and lift.ends(block):
+            if block is not None and lift.lifts(block):
                 del self._blocked[lift.owner]
                 self._lifts[lift.owner] = lift
                 lifted.append(lift)
@@ -77,7 +77,7 @@ class Blocks:
         self.load(
             block
             for block in saved.blocks
-            if (own_lift := self._lifts.get(block.owner)) is None or not own_lift.ends(block)
+            if (own_lift := self._lifts.get(block.owner)) is None or not own_lift.lifts(block)
         )
         return lifted
 
@@ -203,7 +203,7 @@ def _read(
     missing = [
         block
         for block in known_blocks
-        if block.owner not in stored_owners and not any(lift.ends(block) for lift in saved.lifts)
+        if block.owner not in stored_owners and not any(lift.lifts(block) for lift in saved.lifts)
     ]
     for block in missing:
         store.save_unless_lifted(block, wait=wait)

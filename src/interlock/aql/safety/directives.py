@@ -163,7 +163,7 @@ class AgentNotifications:
             notification for notification in repeated if notification.type == "permission_pending"
         ]
 
-    def take(self, owner: Principal) -> list[AgentNotification]:
+    def take_pending(self, owner: Principal) -> list[AgentNotification]:
         """Return the notifications for the next directive."""
         notification_list = [*self.repeated.get(owner, {}).values(), *self._events.pop(owner, ())]
         return [

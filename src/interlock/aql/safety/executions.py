@@ -88,13 +88,13 @@ class AgentRuns:
         self._rules = rules
         self._on_change = on_change
         self._running: dict[Principal, dict[str, AgentRun]] = {}
-        self._ended: BoundedDict[str, AgentExecution] = BoundedDict(_MAX_ENDED)
+        self._ended_runs: BoundedDict[str, AgentExecution] = BoundedDict(_MAX_ENDED)
 
     def load(self, executions: Iterable[AgentExecution]) -> None:
         for execution in executions:
             if execution.state == RUNNING:
-                name, kind, above = execution.owner
-                caller = Caller(name, kind=kind, parent_caller=above)
+                name, kind, parent = execution.owner
+                caller = Caller(name, kind=kind, parent_caller=parent)
                 self._add(AgentRun(execution, self._rules(name, execution.element), caller))
 
     def runs_of(self, owner: Principal) -> list[AgentRun]:
@@ -135,12 +135,12 @@ class AgentRuns:
             run = running.get(id)
             if run is not None:
                 return run
-            ended = self._ended.get(id)
-            if ended is not None and ended.owner == owner:
+            ended_run = self._ended_runs.get(id)
+            if ended_run is not None and ended_run.owner == owner:
                 raise AqlError(
                     "CONFLICT_INVALID_STATE",
-                    f"This execution is {ended.state}: start another one with execute_agent.",
-                    {"execution_id": id, "status": ended.state},
+                    f"This execution is {ended_run.state}: start another one with execute_agent.",
+                    {"execution_id": id, "status": ended_run.state},
                 )
             hint = "" if "-" in id else " Use get_execution for ids of '_async' executions."
             raise AqlError("NOT_FOUND_RESOURCE", f"You have no execution with this id.{hint}")
@@ -164,7 +164,7 @@ class AgentRuns:
         running.pop(execution.id, None)
         if not running:
             self._running.pop(owner, None)
-        self._ended[execution.id] = execution
+        self._ended_runs[execution.id] = execution
         self._on_change(owner)
 
     def configure(self) -> None:

@@ -146,7 +146,7 @@ class SafetyLoop:
         self.pending_steps = PendingSteps(
             approval_requests,
             on_over=self._on_pause_over,
-            on_gone=lambda challenge: self.notifications.clear(challenge.owner, challenge.id),
+            on_removed=lambda challenge: self.notifications.clear(challenge.owner, challenge.id),
         )
         self.block_sync = BlockSync(lambda: self.store, self.blocks, self.write_journal, clock)
         self._loaded = False
@@ -271,7 +271,7 @@ class SafetyLoop:
             factors=["hard block"],
             stopped=True,
             reason=block.reason,
-            notifications=self.notifications.take(owner),
+            notifications=self.notifications.take_pending(owner),
         )
         raise AqlError(
             "PERMISSION_DENIED",
@@ -296,7 +296,7 @@ class SafetyLoop:
         if not call.approval_id:
             return policy_decision
         record = self._approvals.find(call.approval_id)
-        if record is None or record.action == policy_decision.action.word:
+        if record is None or record.action == policy_decision.action.label:
             return policy_decision
         action = ACTIONS.get(record.action)
         if action is None or (action < policy_decision.action and record.tool not in SAFETY_TOOLS):
@@ -323,7 +323,7 @@ class SafetyLoop:
             # Its state is sealed, and the gate still requires the approval.
             run, report = previous_run, previous_run.sent_calls[call_digest]
         else:
-            matching_report = self.reports.take(owner, target)
+            matching_report = self.reports.take_report(owner, target)
             reporting_run = next(
                 (
                     run_of_report

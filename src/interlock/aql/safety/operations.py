@@ -125,7 +125,9 @@ class StepOperations:
             await loop.pending_steps.wait_written(pause)
             if loop.pending_steps.find_pending(execution.id, pause.step) is not None:
                 loop.notify_confirmation(pause)
-        directive = msgspec.structs.replace(directive, notifications=loop.notifications.take(owner))
+        directive = msgspec.structs.replace(
+            directive, notifications=loop.notifications.take_pending(owner)
+        )
         loop.write_journal(
             caller.name,
             "step_continue"

@@ -60,19 +60,19 @@ class PendingSteps:
         approval_requests: ApprovalRequests,
         *,
         on_over: Callable[[PendingStep, bool], None],
-        on_gone: Callable[[PendingStep], object],
+        on_removed: Callable[[PendingStep], object],
     ) -> None:
         """
         Args:
             on_over: called with a step that no longer waits, and True if it was approved.
-            on_gone: called with a step whose execution has ended.
+            on_removed: called with a step whose execution has ended.
         """
         self._approval_requests = approval_requests
         self._open: dict[str, PendingStep] = {}
         self._write_events: dict[str, asyncio.Event] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._on_over = on_over
-        self._on_gone = on_gone
+        self._on_removed = on_removed
 
     def find_pending(self, execution: str, step: str) -> PendingStep | None:
         return next(
@@ -185,7 +185,7 @@ class PendingSteps:
             if pending_step.execution == execution
         ]:
             self._close(pending_step.id)
-            self._on_gone(pending_step)
+            self._on_removed(pending_step)
             if pending_step.approval:
                 self._withdraw(pending_step.approval)
 

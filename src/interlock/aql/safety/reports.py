@@ -83,7 +83,7 @@ class StepReports:
     def add(self, owner: Principal, report: StepReport) -> None:
         self._open.setdefault(owner, deque(maxlen=MAX_OPEN)).append(report)
 
-    def take(self, owner: Principal, target: CallTarget) -> StepReport | None:
+    def take_report(self, owner: Principal, target: CallTarget) -> StepReport | None:
         """Return and remove the report that announces a call. None: the call was not reported."""
         reports = self._open.get(owner)
         if not reports:

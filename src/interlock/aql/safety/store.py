@@ -77,7 +77,7 @@ class BlockLift(msgspec.Struct, frozen=True, rename=_STORED_NAMES):
     by: str
     at: float
 
-    def ends(self, block: PrincipalBlock) -> bool:
+    def lifts(self, block: PrincipalBlock) -> bool:
         return self.owner == block.owner and self.block_time >= block.at
 
 
@@ -254,7 +254,7 @@ class SafetyStore:
             lifted = file.execute(
                 "SELECT body FROM record WHERE kind = 'lift' AND key = ?", (key,)
             ).fetchone()
-            if lifted is not None and _decode_lift(lifted[0]).ends(block):
+            if lifted is not None and _decode_lift(lifted[0]).lifts(block):
                 return False
             file.execute(_INSERT, (kind, key, body))
             return True

@@ -49,7 +49,7 @@ class ToolTerms(NamedTuple):
 def read_tool_terms(operation: Operation) -> ToolTerms:
     """Return the terms of an operation and of its product."""
     tool = operation.tool
-    first, rest = first_sentence(tool.description or operation.description)
+    first_part, rest = first_sentence(tool.description or operation.description)
     title, names, details = _read_definition(operation)
     name_words = split_words(operation.local_name)
     server_words = split_words(operation.server)
@@ -62,7 +62,7 @@ def read_tool_terms(operation: Operation) -> ToolTerms:
     fields = [
         _count_terms(name_words),
         _count_terms(server_words),
-        _count_terms(split_words(f"{title} {first}")),
+        _count_terms(split_words(f"{title} {first_part}")),
         _count_terms(split_words(rest)),
         _count_terms(split_words(names)),
         _count_terms(split_words(details)),

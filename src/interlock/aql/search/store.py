@@ -103,12 +103,12 @@ class SearchStore:
 
     def save_usage(self, usage: Usage) -> None:
         """Write the changed tallies."""
-        changed = usage.take_changes()
-        rows = [(*key, tally.calls, tally.successes, tally.last) for key, tally in changed]
+        changes = usage.take_changes()
+        rows = [(*key, tally.calls, tally.successes, tally.last) for key, tally in changes]
         if rows and not self._write(
             "INSERT OR REPLACE INTO used VALUES (?, ?, ?, ?, ?)", rows, "used", "last", _MAX_TALLIES
         ):
-            usage.changed.update(key for key, _ in changed)
+            usage.changed_keys.update(key for key, _ in changes)
 
     # -- vectors
 

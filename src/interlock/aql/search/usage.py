@@ -69,7 +69,7 @@ class Usage:
         self._clock = clock
         self._tallies: dict[Key, UsageTally] = dict(tallies)
         self._others_weight = others_weight
-        self.changed: set[Key] = set()
+        self.changed_keys: set[Key] = set()
         """Keys that are not stored yet."""
 
     @property
@@ -86,7 +86,7 @@ class Usage:
                     continue
                 tally = self._tallies[key] = UsageTally()
             tally.add(succeeded, now, count)
-            self.changed.add(key)
+            self.changed_keys.add(key)
 
     def score_of(self, tool: str, caller: str = "") -> UsageScore:
         """Return the usage of a tool. The caller's own calls count more than those of others."""
@@ -116,8 +116,8 @@ class Usage:
 
     def take_changes(self) -> list[tuple[Key, UsageTally]]:
         """Return the changes since the last call of this method, for a store."""
-        changed, self.changed = self.changed, set()
-        return [(key, self._tallies[key]) for key in changed]
+        changed_keys, self.changed_keys = self.changed_keys, set()
+        return [(key, self._tallies[key]) for key in changed_keys]
 
 
 def _score(tally: UsageTally, now: float) -> UsageScore:

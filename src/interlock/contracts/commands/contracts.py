@@ -74,8 +74,8 @@ def list_contracts(
 
     from interlock.contracts.registry_service import summarize_contract
 
-    with open_registry(registry, config) as opened:
-        matches = opened.search(
+    with open_registry(registry, config) as contract_registry:
+        matches = contract_registry.search(
             name=name,
             range=None if version == "*" else version,
             domain=domain,
@@ -85,7 +85,9 @@ def list_contracts(
             since=since,
             until=until,
         )
-        deprecations = {(end.name, end.domain, end.major): end for end in opened.deprecations()}
+        deprecations = {
+            (end.name, end.domain, end.major): end for end in contract_registry.deprecations()
+        }
     matches = [
         replace(stored, deprecation=deprecations.get((stored.name, stored.domain, stored.major)))
         for stored in matches
@@ -132,8 +134,8 @@ def show(
     """
     from interlock.contracts.registry_service import describe_contract
 
-    with open_registry(registry, config) as opened:
-        contract = opened.find(
+    with open_registry(registry, config) as contract_registry:
+        contract = contract_registry.find(
             name,
             version,
             domain=domain,
@@ -182,8 +184,8 @@ def log(
       interlock contracts log
       interlock contracts log files.read_file -n 5
     """
-    with open_registry(registry, config) as opened:
-        commits = opened.history(name, count)
+    with open_registry(registry, config) as contract_registry:
+        commits = contract_registry.history(name, count)
     if json:
         output.print_json(commits)
         return

@@ -52,14 +52,14 @@ def broken_contracts(
 
     if not config.section(ContractsConfig).watch:
         return {}
-    served = [workspace.contracts[key] for key in sorted(workspace.serving)]
+    served_contracts = [workspace.contracts[key] for key in sorted(workspace.serving)]
     store = AcceptedContractStore.from_config(config, os.environ, base_dir)
-    return store.find_broken(served)
+    return store.find_broken(served_contracts)
 
 
 def declared_breaks(config: Config, base_dir: Path) -> list[tuple[ToolChange, BrokenContract]]:
     """Return the breaking changes of all declared contracts, for display."""
-    held = config.section(ContractsConfig).on_break == "hold"
+    is_held = config.section(ContractsConfig).on_break == "hold"
     breaks = []
     for reports in load_reports():
         workspace = None
@@ -69,7 +69,7 @@ def declared_breaks(config: Config, base_dir: Path) -> list[tuple[ToolChange, Br
             continue
         for key, broken in broken_contracts(config, base_dir, workspace).items():
             drivers = [workspace.drivers[key].id for key in workspace.serving[key]]
-            breaks.append((broken.to_tool_change(held=held, drivers=drivers), broken))
+            breaks.append((broken.to_tool_change(is_held=is_held, drivers=drivers), broken))
     return breaks
 
 
@@ -297,8 +297,8 @@ def _make_change(target: node_discovery.TargetNode, record: ToolRecord) -> ToolC
     config = target.config
     journal = journal_path(config, os.environ, target.base_dir)
     dependents = find_dependents(record.tool, config, journal, lambda _: [], time.time())
-    held = config.section(ContractsConfig).on_break == "hold"
-    return make_tool_change(record, held=held, dependents=dependents)
+    is_held = config.section(ContractsConfig).on_break == "hold"
+    return make_tool_change(record, is_held=is_held, dependents=dependents)
 
 
 def _registry_status(

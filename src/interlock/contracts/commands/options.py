@@ -96,13 +96,13 @@ def open_registry(
     """
     from interlock.contracts.registry.registry import ContractRegistry
 
-    opened = ContractRegistry(registry_folder(registry, config))
+    contract_registry = ContractRegistry(registry_folder(registry, config))
     try:
         if registry is not None and not publishes:
-            check_not_empty(opened)
-        yield opened
+            check_not_empty(contract_registry)
+        yield contract_registry
     finally:
-        opened.close()
+        contract_registry.close()
 
 
 def registry_folder(registry: Path | None, config: Path | None) -> Path:

@@ -109,10 +109,10 @@ def publish(
         if not value:
             raise typer.BadParameter(f"{file} does not contain this value. Add {option}.")
     contract = Contract(name or "", version or "", domain, kind, document, provenance)
-    with open_registry(registry, config, publishes=True) as opened:
-        before = opened.metrics().head
-        stored = opened.publish(contract, author=author_or_user(author), reason=reason)
-        is_new = opened.metrics().head != before
+    with open_registry(registry, config, publishes=True) as contract_registry:
+        before = contract_registry.metrics().head
+        stored = contract_registry.publish(contract, author=author_or_user(author), reason=reason)
+        is_new = contract_registry.metrics().head != before
     if json:
         output.print_json({**summarize_contract(stored), "new": is_new})
     elif is_new:
@@ -123,7 +123,7 @@ def publish(
 
 def _detect_protocol(file: str) -> str:
     return next(
-        (kind for ending, kind in _PROTOCOL_OF_ENDING if file.endswith(ending)), "json-schema"
+        (kind for suffix, kind in _PROTOCOL_OF_ENDING if file.endswith(suffix)), "json-schema"
     )
 
 
@@ -165,8 +165,10 @@ def validate(
     """
     payload = read_json(file)
     kind: Any = protocol
-    with open_registry(registry, config) as opened:
-        result = opened.validate(name, version, payload, domain=domain, protocol=kind, part=part)
+    with open_registry(registry, config) as contract_registry:
+        result = contract_registry.validate(
+            name, version, payload, domain=domain, protocol=kind, part=part
+        )
     if json:
         output.print_json(result)
     elif result.valid:
@@ -230,8 +232,8 @@ def deprecate(
     """
     if not yes:
         _confirm_early_end(f"{name} {major}.x", since, sunset)
-    with open_registry(registry, config) as opened:
-        deprecation = opened.deprecate(
+    with open_registry(registry, config) as contract_registry:
+        deprecation = contract_registry.deprecate(
             name,
             major,
             author=author_or_user(author),
@@ -239,7 +241,7 @@ def deprecate(
             deprecated_at=since,
             sunset_at=sunset,
             domain=domain,
-            early=True,
+            allow_early=True,
         )
     if json:
         output.print_json(deprecation)

@@ -65,11 +65,11 @@ def _prefix_items(
     if not facts.kinds & ARRAY:
         return True
     return all(
-        facts.max_items <= at
+        facts.max_items <= index
         or prover.proves(
-            prover.make_inner_premise(premise, facts.item_schemas(at)), item, level + 1
+            prover.make_inner_premise(premise, facts.item_schemas(index)), item, level + 1
         )
-        for at, item in enumerate(goal.subschemas("prefixItems"))
+        for index, item in enumerate(goal.subschemas("prefixItems"))
     )
 
 
@@ -98,11 +98,11 @@ def _proves_items_from(
     if not facts.kinds & ARRAY:
         return True
     return all(
-        facts.max_items <= at
+        facts.max_items <= index
         or prover.proves(
-            prover.make_inner_premise(premise, facts.item_schemas(at)), goal, level + 1
+            prover.make_inner_premise(premise, facts.item_schemas(index)), goal, level + 1
         )
-        for at in range(start, max(start, facts.prefix_length) + 1)
+        for index in range(start, max(start, facts.prefix_length) + 1)
     )
 
 
@@ -212,8 +212,8 @@ def _one_of(
     branches = goal.subschemas("oneOf")
     for index, branch in enumerate(branches):
         if prover.proves(premise, branch, level):
-            others = branches[:index] + branches[index + 1 :]
-            if all(prover.are_disjoint(premise, other) for other in others):
+            other_branches = branches[:index] + branches[index + 1 :]
+            if all(prover.are_disjoint(premise, other) for other in other_branches):
                 return True
     return any(
         _have_equal_branches(prover, node.subschemas("oneOf"), branches, level)
@@ -547,10 +547,10 @@ def _dependent_required(
 ) -> bool:
     if not facts.kinds & OBJECT:
         return True
-    for name, others in goal.keywords["dependentRequired"].items():
-        if others and can_have_member(premise, facts, name):
+    for name, required_names in goal.keywords["dependentRequired"].items():
+        if required_names and can_have_member(premise, facts, name):
             with_member = prover.facts(premise.with_nodes(goal.document.require_member(name)))
-            if not with_member.required.issuperset(others):
+            if not with_member.required.issuperset(required_names):
                 return False
     return True
 
@@ -885,10 +885,10 @@ class Prover:
             is_forward: prove from the first document to the second.
         """
         shared = self.classes.shared
-        if len(shared.changed) > _MAX_SHARED_REFERENCES:
+        if len(shared.changed_pairs) > _MAX_SHARED_REFERENCES:
             return
         pairs: dict[str, tuple[Premise, SchemaNode, Any]] = {}
-        for name, (old, new) in shared.changed.items():
+        for name, (old, new) in shared.changed_pairs.items():
             source, target = (old, new) if is_forward else (new, old)
             premise = self.make_premise([source])
             pairs[name] = (premise, _resolve_node(target), (premise.key, id(_resolve_node(target))))
@@ -1050,9 +1050,9 @@ class Prover:
         """Return whether one of the schemas excludes what another requires."""
         for node in facts.nodes_with("not"):
             excluded = node.subschema("not")
-            others = tuple(other for other in facts.nodes if other is not node)
+            other_nodes = tuple(other for other in facts.nodes if other is not node)
             if excluded.value is True or (
-                others and self._proves_in_emptiness(Premise(others), excluded, depth)
+                other_nodes and self._proves_in_emptiness(Premise(other_nodes), excluded, depth)
             ):
                 return True
         return False
@@ -1073,8 +1073,8 @@ class Prover:
         if facts.min_items > facts.max_items:
             return True
         return any(
-            self.is_empty(Premise(tuple(facts.item_schemas(at))), depth + 1)
-            for at in range(min(facts.min_items, facts.prefix_length + 1))
+            self.is_empty(Premise(tuple(facts.item_schemas(index))), depth + 1)
+            for index in range(min(facts.min_items, facts.prefix_length + 1))
         )
 
     def _has_no_object(self, facts: SchemaFacts, depth: int) -> bool:

@@ -135,9 +135,9 @@ def _find_reason(difference: Difference, role: Role) -> ChangeReason | None:
         return _R.COMPOSITION_NARROWED if role == "output" else _R.COMPOSITION_WIDENED
     if kind is _K.TYPE and role == "both":
         return _R.FIELD_TYPE_CHANGED
-    narrower, wider, both = _DIRECTED_REASONS[kind]
+    narrower, wider, both_directions = _DIRECTED_REASONS[kind]
     if difference.narrows and difference.widens:
-        return both
+        return both_directions
     return narrower if difference.narrows else wider
 
 

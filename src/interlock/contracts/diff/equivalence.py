@@ -43,10 +43,10 @@ class SharedReferences:
     """References that occur in both documents."""
 
     def __init__(self, old: SchemaDocument, new: SchemaDocument) -> None:
-        self.same: frozenset[str] = frozenset()
+        self.equal_references: frozenset[str] = frozenset()
         """References with the same target in both documents, including the targets of its
         references."""
-        self.changed: dict[str, tuple[SchemaNode, SchemaNode]] = {}
+        self.changed_pairs: dict[str, tuple[SchemaNode, SchemaNode]] = {}
         """The targets of references that differ."""
         self._referrers: dict[str, set[str]] = {}
         # The same keywords have another meaning in another draft.
@@ -56,8 +56,8 @@ class SharedReferences:
     def _compare(self, old_document: SchemaDocument, new_document: SchemaDocument) -> None:
         old_references = find_references(canonical_text(old_document.root))
         new_references = find_references(canonical_text(new_document.root))
-        same: set[str] = set()
-        changed: list[str] = sorted(old_references ^ new_references)
+        equal_references: set[str] = set()
+        changed_references: list[str] = sorted(old_references ^ new_references)
         compared_bytes = 0
         for target in sorted(old_references & new_references):
             (old, address), (new, new_address) = (
@@ -67,23 +67,25 @@ class SharedReferences:
             if old is None or new is None:
                 # Both lead out of the document to the same address: the target is the same.
                 is_external = old is new and address == new_address and not target.startswith("#")
-                same.add(target) if is_external else changed.append(target)
+                equal_references.add(target) if is_external else changed_references.append(target)
                 continue
             old_text, new_text = canonical_text(old.value), canonical_text(new.value)
             compared_bytes += len(old_text) + len(new_text)
             if compared_bytes > _MAX_COMPARED_BYTES:
-                self.changed.clear()
+                self.changed_pairs.clear()
                 return
-            self.changed[target] = (old, new)
+            self.changed_pairs[target] = (old, new)
             for reference in find_references(old_text) | find_references(new_text):
                 self._referrers.setdefault(reference, set()).add(target)
             if old_text == new_text:
-                same.add(target)
+                equal_references.add(target)
             else:
-                changed.append(target)
-        self.same = frozenset(same - self.all_referrers_of(changed))
-        for target in self.same:
-            self.changed.pop(target, None)
+                changed_references.append(target)
+        self.equal_references = frozenset(
+            equal_references - self.all_referrers_of(changed_references)
+        )
+        for target in self.equal_references:
+            self.changed_pairs.pop(target, None)
 
     def referrers_of(self, target: str) -> set[str]:
         """Return the references whose targets refer to this one directly."""
@@ -171,7 +173,7 @@ class EquivalenceClasses:
         self._old_document = old
         self._keep_alive: list[Any] = []
         self.shared = SharedReferences(old, new)
-        self._same_references = self.shared.same
+        self._same_references = self.shared.equal_references
 
     def class_of(self, node: SchemaNode) -> int:
         """Return the number of the class of a subschema."""
@@ -255,13 +257,19 @@ class EquivalenceClasses:
         if keyword in ("enum", "const"):
             return frozenset(map(comparison_key, value if keyword == "enum" else [value]))
         if keyword == "contains":
-            most, least = keywords.get("maxContains"), keywords.get("minContains", 1)
-            return self._schema_number(value, document), comparison_key(least), comparison_key(most)
+            maximum, minimum = keywords.get("maxContains"), keywords.get("minContains", 1)
+            return (
+                self._schema_number(value, document),
+                comparison_key(minimum),
+                comparison_key(maximum),
+            )
         if keyword == "if":
             parts = (value, keywords.get("then", True), keywords.get("else", True))
             return tuple(self._schema_number(subschema, document) for subschema in parts)
         if keyword == "dependentRequired":
-            return frozenset((name, frozenset(others)) for name, others in value.items())
+            return frozenset(
+                (name, frozenset(required_names)) for name, required_names in value.items()
+            )
         if keyword == "dependencies":
             return frozenset(
                 (

@@ -302,8 +302,8 @@ class SchemaFacts:
         """Return the schemas that apply to the member of this name."""
         schemas: list[SchemaNode] = []
         for node in self.nodes:
-            matched, is_certain = _matching_schemas(node, name)
-            schemas += matched
+            matching_schemas, is_certain = _matching_schemas(node, name)
+            schemas += matching_schemas
             rest_schema = find_rest_schema(node)
             if rest_schema is None or not is_certain or name in rest_schema[0]:
                 continue
@@ -412,8 +412,8 @@ def _required_names(nodes: Iterable[SchemaNode]) -> frozenset[str]:
     dependencies: dict[str, set[str]] = {}
     for node in nodes:
         required.update(node.keywords.get("required", ()))
-        for name, others in node.keywords.get("dependentRequired", {}).items():
-            dependencies.setdefault(name, set()).update(others)
+        for name, required_names in node.keywords.get("dependentRequired", {}).items():
+            dependencies.setdefault(name, set()).update(required_names)
     unvisited = list(required)
     while unvisited and dependencies:
         for other in dependencies.pop(unvisited.pop(), ()):
@@ -520,8 +520,8 @@ def _add_mentioned_names(mentioned: MentionedNames, node: SchemaNode) -> None:
     )
     mentioned.names.update(keywords.get("required", ()))
     mentioned.names.update(keywords.get("dependentSchemas", ()))
-    for name, others in keywords.get("dependentRequired", {}).items():
-        mentioned.names.update((name, *others))
+    for name, required_names in keywords.get("dependentRequired", {}).items():
+        mentioned.names.update((name, *required_names))
     mentioned.patterns += [(node, pattern) for pattern in keywords.get("patternProperties", ())]
     for keyword in ("additionalProperties", "unevaluatedProperties"):
         if keyword in keywords and keywords[keyword] is not False:

@@ -388,13 +388,13 @@ def diff_fields(
     old_reserved, new_reserved = old_reserved or ReservedRanges(), new_reserved or ReservedRanges()
     changes: list[SchemaChange] = []
     by_number = {field.number: name for name, field in new.items() if name not in old}
-    matched: set[str] = set()
+    matched_names: set[str] = set()
     pairs: list[tuple[str, ProtoField, ProtoField]] = []
     for name, field in old.items():
         path = _element_path(message_name, name)
         new_field = new.get(name)
         if new_field is not None:
-            matched.add(name)
+            matched_names.add(name)
             pairs.append((path, field, new_field))
             if new_field.number != field.number:
                 changes.append(_number_change(path, field, new_field))
@@ -403,7 +403,7 @@ def diff_fields(
         if new_name is None:
             changes.append(_removal(path, field, new_reserved))
             continue
-        matched.add(new_name)
+        matched_names.add(new_name)
         pairs.append((path, field, new[new_name]))
         message = (
             f"Number {field.number} was renamed from {field.name} to {new[new_name].name}. The "
@@ -416,7 +416,7 @@ def diff_fields(
         changes += _diff_field(path, before, after)
     changes += _diff_oneofs(message_name, pairs)
     for name, field in new.items():
-        if name not in matched:
+        if name not in matched_names:
             changes.append(_addition(_element_path(message_name, name), field, old_reserved))
     return changes
 
@@ -622,17 +622,17 @@ def diff_reserved(path: str, old: ReservedRanges, new: ReservedRanges) -> list[S
         _format_range(first, last) for first, last in old.ranges if not new.covers(first, last)
     ]
     released += sorted(old.names - new.names)
-    added: list[Any] = [
+    added_ranges: list[Any] = [
         _format_range(first, last) for first, last in new.ranges if not old.covers(first, last)
     ]
-    added += sorted(new.names - old.names)
+    added_ranges += sorted(new.names - old.names)
     changes: list[SchemaChange] = []
     if released:
         message = f"{', '.join(released)} is no longer reserved and may be reused by mistake."
         changes.append(SchemaChange(_R.RESERVED_DROPPED, path, True, message, released))
-    if added:
-        message = f"{', '.join(added)} is now reserved and cannot be reused by mistake."
-        changes.append(SchemaChange(_R.RESERVED_ADDED, path, False, message, None, added))
+    if added_ranges:
+        message = f"{', '.join(added_ranges)} is now reserved and cannot be reused by mistake."
+        changes.append(SchemaChange(_R.RESERVED_ADDED, path, False, message, None, added_ranges))
     return changes
 
 

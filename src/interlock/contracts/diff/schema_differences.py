@@ -218,8 +218,8 @@ def diff_values(old: SchemaSide, new: SchemaSide) -> list[Difference]:
                 "enum",
             )
         ]
-    removed = [value for key, value in old_value.items() if key not in new_value]
-    added = [value for key, value in new_value.items() if key not in old_value]
+    removed_values = [value for key, value in old_value.items() if key not in new_value]
+    added_values = [value for key, value in new_value.items() if key not in old_value]
     return [
         *(
             Difference(
@@ -229,7 +229,7 @@ def diff_values(old: SchemaSide, new: SchemaSide) -> list[Difference]:
                 before=value,
                 detail=_format_value(value),
             )
-            for value in removed[:_MAX_LISTED_VALUES]
+            for value in removed_values[:_MAX_LISTED_VALUES]
         ),
         *(
             Difference(
@@ -239,7 +239,7 @@ def diff_values(old: SchemaSide, new: SchemaSide) -> list[Difference]:
                 after=value,
                 detail=_format_value(value),
             )
-            for value in added[:_MAX_LISTED_VALUES]
+            for value in added_values[:_MAX_LISTED_VALUES]
         ),
     ]
 
@@ -403,29 +403,29 @@ def _diff_fields(
     comparison: Comparison, old: SchemaSide, new: SchemaSide, outer_names: frozenset[str]
 ) -> list[Difference]:
     old_value, new_value = _named_members(old.facts), _named_members(new.facts)
-    added = new_value.keys() - old_value.keys() - find_mentioned_names(old.nodes).names
-    removed = old_value.keys() - new_value.keys() - find_mentioned_names(new.nodes).names
+    added_names = new_value.keys() - old_value.keys() - find_mentioned_names(old.nodes).names
+    removed_names = old_value.keys() - new_value.keys() - find_mentioned_names(new.nodes).names
     differences: list[Difference] = []
     # An empty new side has not removed anything.
-    for name in sorted(removed - outer_names) if new.nodes else ():
+    for name in sorted(removed_names - outer_names) if new.nodes else ():
         differences.append(
             Difference(
                 DifferenceKind.FIELD_GONE, old_value[name].path, before=old_value[name].value
             )
         )
-    for name in sorted(added):
+    for name in sorted(added_names):
         differences.append(_describe_new_field(comparison, old, new, name, new_value[name]))
     for name in sorted(old_value.keys() & new_value.keys()):
         differences += comparison.compare(
             tuple(old.facts.member_schemas(name)), tuple(new.facts.member_schemas(name))
         )
-    for name in sorted(new.facts.required - old.facts.required - added):
+    for name in sorted(new.facts.required - old.facts.required - added_names):
         differences.append(
             Difference(
                 DifferenceKind.REQUIRED_NEW, _member_path(new, old, name, new_value), narrows=True
             )
         )
-    for name in sorted(old.facts.required - new.facts.required - removed):
+    for name in sorted(old.facts.required - new.facts.required - removed_names):
         differences.append(
             Difference(
                 DifferenceKind.REQUIRED_GONE, _member_path(old, new, name, old_value), widens=True
@@ -579,8 +579,8 @@ def _diff_dependencies(
 def _dependent_names(facts: SchemaFacts) -> dict[str, set[Any]]:
     dependencies: dict[str, set[Any]] = {}
     for node in facts.nodes_with("dependentRequired"):
-        for name, others in node.keywords["dependentRequired"].items():
-            dependencies.setdefault(name, set()).update(others)
+        for name, required_names in node.keywords["dependentRequired"].items():
+            dependencies.setdefault(name, set()).update(required_names)
     return dependencies
 
 
@@ -678,21 +678,21 @@ def _diff_branches(
         directions: whether all changes together narrow, and widen.
     """
     narrows, widens = directions
-    removed, added, pairs = _match_branches(
+    removed_branches, added_branches, pairs = _match_branches(
         comparison, old.subschemas(keyword), new.subschemas(keyword)
     )
     differences: list[Difference] = []
     for old_branch, new_branch in pairs:
         differences += comparison.compare((old_branch,), (new_branch,), mentioned)
-    is_explained = any(difference.narrows for difference in differences) or bool(removed)
+    is_explained = any(difference.narrows for difference in differences) or bool(removed_branches)
     detail = f"A branch of {keyword}"
-    for node in removed:
+    for node in removed_branches:
         differences.append(
             Difference(
                 DifferenceKind.COMPOSITION, node.path, narrows, False, node.value, None, detail
             )
         )
-    for node in added:
+    for node in added_branches:
         # A new branch of `oneOf` can also reject: a value that matches two branches is invalid.
         flags = (narrows and not is_explained, widens)
         differences.append(
@@ -717,23 +717,23 @@ def _match_branches(
             pairs.append((node, equivalents.pop(0)))
         else:
             unmatched_old.append(node)
-    added = [node for equivalents in unmatched_new.values() for node in equivalents]
-    removed: list[SchemaNode] = []
+    added_branches = [node for equivalents in unmatched_new.values() for node in equivalents]
+    removed_branches: list[SchemaNode] = []
     for node in unmatched_old:
         similar = next(
             (
                 candidate
-                for candidate in added[:_MAX_CANDIDATES]
+                for candidate in added_branches[:_MAX_CANDIDATES]
                 if _are_similar(comparison, node, candidate)
             ),
             None,
         )
         if similar is None:
-            removed.append(node)
+            removed_branches.append(node)
         else:
-            added.remove(similar)
+            added_branches.remove(similar)
             pairs.append((node, similar))
-    return removed, added, pairs
+    return removed_branches, added_branches, pairs
 
 
 def _are_similar(comparison: Comparison, old_branch: SchemaNode, new_branch: SchemaNode) -> bool:

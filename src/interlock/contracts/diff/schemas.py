@@ -113,10 +113,10 @@ def _to_changes(
     if len(changes) > _MAX_CHANGES:
         remaining = len(changes) - _MAX_CHANGES
         breaks = any(change.breaking for change in changes)
-        more = SchemaChange(
+        last_change = SchemaChange(
             ChangeReason.UNDECIDED, "", breaks, f"There are {remaining} more changes."
         )
-        changes = [*changes[:_MAX_CHANGES], more]
+        changes = [*changes[:_MAX_CHANGES], last_change]
     return changes
 
 

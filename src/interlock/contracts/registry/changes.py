@@ -143,13 +143,13 @@ def check_size(name: str, document: bytes) -> None:
 def needs_publication(
     contract: Contract,
     index: ContractIndex,
-    earlier: Sequence[Contract],
+    earlier_contracts: Sequence[Contract],
     batch: Sequence[Contract],
 ) -> bool:
     """Return whether a contract is to be published. False: an identical version exists.
 
     Args:
-        earlier: the contracts of the batch that come before this one.
+        earlier_contracts: the contracts of the batch that come before this one.
         batch: all contracts that are published together.
 
     Raises:
@@ -164,7 +164,7 @@ def needs_publication(
     }
     documents = {
         other.version: other.document
-        for other in earlier
+        for other in earlier_contracts
         if (other.name, other.domain, other.protocol)
         == (contract.name, contract.domain, contract.protocol)
     }

@@ -101,9 +101,9 @@ class GitProgram:
                     f"{self._repository.folder} is damaged: its object {id} is missing. Run `git "
                     "fsck` in it."
                 )
-            begin, size = offset + len(header) + 1, int(fields[2])
-            contents[id] = bytes(output[begin : begin + size])
-            offset = begin + size + 1
+            start, size = offset + len(header) + 1, int(fields[2])
+            contents[id] = bytes(output[start : start + size])
+            offset = start + size + 1
         return contents
 
     def log(self, commit: str, paths: Sequence[str], limit: int) -> list[CommitEntry]:

@@ -188,21 +188,21 @@ class ContractIndex:
         tree = {} if head is None else repository.tree(head)
         with self._writing() as file:
             indexed_blobs = dict(file.execute("SELECT path, blob FROM file"))
-            changed = {
+            changed_names = {
                 path
                 for path in indexed_blobs.keys() | tree.keys()
                 if indexed_blobs.get(path) != tree.get(path)
             }
             units = sorted(
-                {unit for path in changed if (unit := layout.find_unit(path)) is not None}
+                {unit for path in changed_names if (unit := layout.find_unit(path)) is not None}
             )
             while batch := list(islice(units, _BATCH_SIZE)):
                 del units[:_BATCH_SIZE]
                 self._read(file, batch, tree, repository)
-            file.executemany("DELETE FROM file WHERE path = ?", [(path,) for path in changed])
+            file.executemany("DELETE FROM file WHERE path = ?", [(path,) for path in changed_names])
             file.executemany(
                 "INSERT INTO file VALUES (?, ?)",
-                [(path, tree[path]) for path in changed if path in tree],
+                [(path, tree[path]) for path in changed_names if path in tree],
             )
             file.execute("DELETE FROM copied_commit")
             if head is not None:
@@ -288,9 +288,9 @@ class ContractIndex:
     def _delete_file(self) -> None:
         self.close()
         if self._path is not None:
-            for ending in ("", "-wal", "-shm", "-journal"):
+            for suffix in ("", "-wal", "-shm", "-journal"):
                 with contextlib.suppress(OSError):
-                    self._path.with_name(self._path.name + ending).unlink(missing_ok=True)
+                    self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
 
 
 _CONDITIONS: Final[Mapping[str, str]] = {

@@ -86,8 +86,8 @@ def contract_folder(domain: str, name: str) -> str:
 
 
 def document_path(domain: str, name: str, version: str, protocol: ContractProtocol) -> str:
-    ending = "" if protocol == "protobuf" else ".json"
-    return f"{contract_folder(domain, name)}/{version}{_STEMS[protocol]}{ending}"
+    suffix = "" if protocol == "protobuf" else ".json"
+    return f"{contract_folder(domain, name)}/{version}{_STEMS[protocol]}{suffix}"
 
 
 def deprecations_path(domain: str, name: str) -> str:

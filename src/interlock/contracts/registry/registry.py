@@ -163,14 +163,14 @@ class ContractRegistry:
         deprecated_at: str | None = None,
         sunset_at: str | None = None,
         domain: str | None = None,
-        early: bool = False,
+        allow_early: bool = False,
     ) -> Deprecation:
         """Deprecate a major of a contract. Queries do not return it from `sunset_at` on.
 
         Args:
             deprecated_at: default: now.
             sunset_at: default: 180 days after `deprecated_at`.
-            early: accept an end in the past, or less than 90 days after `deprecated_at`.
+            allow_early: accept an end in the past, or less than 90 days after `deprecated_at`.
 
         Raises:
             InterlockError: The major does not exist, or the times are invalid.
@@ -194,7 +194,7 @@ class ContractRegistry:
         )
         if sunset_time < deprecation_time:
             raise invalid_request("`sunset_at` must not be before `deprecated_at`.")
-        if not early and ends_early(deprecation_time, sunset_time, self._clock()):
+        if not allow_early and ends_early(deprecation_time, sunset_time, self._clock()):
             raise invalid_request(
                 f"{name} {major}.x would end at {format_utc(sunset_time)}, but a deprecated major "
                 "is supported for at least 90 days. Name a later end, or allow an early end."
@@ -393,8 +393,8 @@ class ContractRegistry:
         A request without a version gets the first of them.
         """
         index, now = self._load_index(), self._clock()
-        ended = {end.major for end in index.deprecations(name) if end.is_over(now)}
-        return sorted({contract.major for contract in index.search(name=name)} - ended)
+        ended_majors = {end.major for end in index.deprecations(name) if end.is_over(now)}
+        return sorted({contract.major for contract in index.search(name=name)} - ended_majors)
 
     # -- status
 

@@ -350,23 +350,23 @@ def _compare_components(path: str, document: Schema, artefact: Artefact) -> Iter
 
 def find_language_drift(sources: Sources, protos: ProtoFiles) -> Iterator[SchemaProblem]:
     """Yield the types that are canonical in several languages and differ."""
-    known: dict[str, TypeDescription] = {}
+    known_types: dict[str, TypeDescription] = {}
     for message in protos.messages.values():
         if message.file in protos.files:
             schema = message_schema(protos, message)
             description = TypeDescription(f"proto/{message.file}", schema, schema)
-            known[message.full_name] = description
+            known_types[message.full_name] = description
             # The short name is an alias, unless another type has it.
-            known.setdefault(message.name, description)
+            known_types.setdefault(message.name, description)
     for type_source in sources.types:
         yield from _compare_with_known(
-            known, type_source.name, _describe(type_source.file, type_source.schema)
+            known_types, type_source.name, _describe(type_source.file, type_source.schema)
         )
-        known.setdefault(type_source.name, _describe(type_source.file, type_source.schema))
+        known_types.setdefault(type_source.name, _describe(type_source.file, type_source.schema))
     for api in sources.apis:
         for name, schema in _component_schemas(api.document).items():
             description = TypeDescription(f"{api.file} ({name})", schema, api.document)
-            yield from _compare_with_known(known, name, description)
+            yield from _compare_with_known(known_types, name, description)
 
 
 def find_parameter_drift(
@@ -391,9 +391,9 @@ def find_parameter_drift(
 
 
 def _compare_with_known(
-    known: dict[str, TypeDescription], name: str, description: TypeDescription
+    known_types: dict[str, TypeDescription], name: str, description: TypeDescription
 ) -> Iterator[SchemaProblem]:
-    other = known.get(name)
+    other = known_types.get(name)
     if other is None:
         return
     differences = find_differences(other, description)

@@ -79,7 +79,7 @@ class _DocumentBuilder:
         self._package = package
         self._api = protos.api(package)
         self._problems: list[SchemaProblem] = []
-        self._used: set[str] = set()
+        self._used_names: set[str] = set()
 
     def build(self) -> Schema:
         paths: dict[str, Any] = {}
@@ -118,7 +118,7 @@ class _DocumentBuilder:
         return self._protos.package_files(self._package)
 
     def _components(self) -> Schema:
-        names = sorted(referenced_types(self._protos, sorted(self._used)))
+        names = sorted(referenced_types(self._protos, sorted(self._used_names)))
         components: Schema = {
             "schemas": {
                 local_name(name, self._package): type_definition(
@@ -306,7 +306,7 @@ class _DocumentBuilder:
         if not is_known:
             self._problems.append(SchemaProblem(f"proto/{file}", f"unknown type {full_name}"))
         elif not full_name.startswith("google.protobuf."):
-            self._used.add(full_name)
+            self._used_names.add(full_name)
 
     def _reference(self, full_name: str) -> str:
         return f"#/components/schemas/{local_name(full_name, self._package)}"

@@ -63,8 +63,8 @@ class TypeGenerator:
     def text(self) -> str:
         """Return the code of all types: literals first, then structs, then aliases of both."""
         literals = [alias for alias in self._aliases.values() if " = Literal[" in alias]
-        others = [alias for alias in self._aliases.values() if " = Literal[" not in alias]
-        parts = ["".join(literals), *self._structs.values(), "".join(others)]
+        other_aliases = [alias for alias in self._aliases.values() if " = Literal[" not in alias]
+        parts = ["".join(literals), *self._structs.values(), "".join(other_aliases)]
         return "\n\n".join(part for part in parts if part)
 
     def annotation(self, schema: Any, hint: str = "Value") -> str:

@@ -587,7 +587,7 @@ class UpstreamClient:
         """Called with the params of the acknowledgement of a subscription."""
         self.on_notification: Callable[[str, bytes | Raw], None] | None = None
         """Called with the method and params of every other notification without a request."""
-        self.mute = False
+        self.drops_notifications = False
         """True if notifications are discarded, except progress, list changes and resource
         updates."""
         self.on_lost: Callable[[str], None] | None = None
@@ -888,7 +888,7 @@ class UpstreamClient:
         self, method: str, raw_params: Raw, request: TransportRequest | None
     ) -> None:
         """Relay a notification to the caller that it is about, or to all connected clients."""
-        if self.mute:
+        if self.drops_notifications:
             return
         params = add_source(method, mcp.remove_hop_meta(raw_params), self.segment)
         pending, is_for_all = self._find_recipient(method, raw_params, request)

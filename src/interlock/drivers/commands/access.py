@@ -188,13 +188,15 @@ async def _sign_in(project: DriverProject, manifest: DriverManifest, no_browser:
             )
 
     settings = project.config.section(DriversConfig)
-    ask = declared_probe_client(
+    probe_client = declared_probe_client(
         manifest,
         any_egress=settings.any_egress,
         local_egress=settings.local_egress,
         never=[(project.config.host, project.config.port)],
     )
-    await sign_in_of(manifest, project).sign_in(lambda: sign_in(manifest, open_url=show, ask=ask))
+    await sign_in_of(manifest, project).sign_in(
+        lambda: sign_in(manifest, open_url=show, probe_client=probe_client)
+    )
 
 
 async def _sign_out(project: DriverProject, manifest: DriverManifest) -> None:

@@ -45,16 +45,18 @@ def list_drivers(
 
     project, node_rows, problems = read_node(config, node, quiet=json)
     rows = run(statuses(project)) if node_rows is None else node_rows
-    served = _list_contracts(project, rows, problems)
+    contract_rows = _list_contracts(project, rows, problems)
     if json:
-        output.print_json({"running": node_rows is not None, "drivers": rows, "contracts": served})
+        output.print_json(
+            {"running": node_rows is not None, "drivers": rows, "contracts": contract_rows}
+        )
         return
     if not rows:
         output.print_note(_no_drivers_message(project, node, from_node=node_rows is not None))
         return
     _print_drivers(rows)
     print()
-    _print_contracts(served)
+    _print_contracts(contract_rows)
 
 
 def _no_drivers_message(project: DriverProject, node: str | None, *, from_node: bool) -> str:
@@ -231,8 +233,8 @@ def _print_drivers(rows: list[DriverStatus]) -> None:
     state_width = max(len(row.state) for row in rows)
     for row in sorted(rows, key=lambda row: row.id):
         names = [binding.contract.partition("@")[0] for binding in row.bindings]
-        more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
-        serves = ", ".join(names[:_MAX_NAMES]) + more
+        remainder = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+        serves = ", ".join(names[:_MAX_NAMES]) + remainder
         console.print(
             Text.assemble(
                 f"{_row_label(row):<{id_width}}  ",
@@ -243,9 +245,9 @@ def _print_drivers(rows: list[DriverStatus]) -> None:
         )
         for line in filter(None, row.problem.splitlines()):
             console.print(Text(f"    {output.sanitize(line)}", style="red"), soft_wrap=True)
-        for bound in row.bindings:
-            for problem in bound.problems:
-                text = f"    {bound.contract}: {output.sanitize(problem)}"
+        for binding_status in row.bindings:
+            for problem in binding_status.problems:
+                text = f"    {binding_status.contract}: {output.sanitize(problem)}"
                 console.print(Text(text, style="red"), soft_wrap=True)
         for warning in (
             *row.warnings,

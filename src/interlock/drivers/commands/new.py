@@ -337,8 +337,8 @@ def _resource_entry(resource: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def _description_field(offered: Mapping[str, Any]) -> dict[str, str]:
     text = offered.get("description")
-    shown = one_line(text, 400) if isinstance(text, str) else ""
-    return {"description": shown} if shown else {}
+    short_text = one_line(text, 400) if isinstance(text, str) else ""
+    return {"description": short_text} if short_text else {}
 
 
 # -- Drafts of contracts from the server's tools: ids, schemas and effects. Pure.
@@ -508,12 +508,12 @@ def _name(definition: Mapping[str, Any], tool: str) -> str:
 
 
 def _schema(
-    declared: Any, notes: list[str], what: str, *, without_schemas: bool
+    declared: Any, notes: list[str], subject: str, *, without_schemas: bool
 ) -> dict[str, Any] | None:
     if not isinstance(declared, dict):
         return None
     if without_schemas or _depth(declared) > _MAX_SCHEMA_DEPTH:
-        notes.append(f"the server's schema of the {what} cannot be used: write one")
+        notes.append(f"the server's schema of the {subject} cannot be used: write one")
         return None
     schema: dict[str, Any] = convert_schema(declared)
     # A contract has a fixed dialect, and an $id could refer outside of the file.

@@ -143,9 +143,9 @@ def _apply_node_status(
     condition.auth_problem = "" if condition.authed else status.problem
     problems = [
         problem
-        for bound in status.bindings
-        if bound.contract == contract
-        for problem in bound.problems
+        for binding in status.bindings
+        if binding.contract == contract
+        for problem in binding.problems
     ]
     if status.state == "refused":
         condition.rejection = status.problem or "; ".join(problems) or condition.rejection

@@ -80,7 +80,7 @@ def _server(manifest: DriverManifest, project: DriverProject) -> dict[str, Any]:
         return {"server": server.kind, "url": server.url, "command": [], "refused": ""}
     folder = installed_folder(manifest, project.config, project.base_dir)
     program = installed_bin(manifest, folder)
-    refused, command = "", []
+    rejection, command = "", []
     for confined in (project.settings.sandbox == "enforce", False):
         try:
             command = server_command(
@@ -89,12 +89,12 @@ def _server(manifest: DriverManifest, project: DriverProject) -> dict[str, Any]:
             break
         except InterlockError as error:
             # The command is shown although it would be rejected.
-            refused = refused or error.message
+            rejection = rejection or error.message
     return {
         "server": server.kind,
         "command": command,
         "variables": sorted(server.env),
-        "refused": refused,
+        "refused": rejection,
     }
 
 

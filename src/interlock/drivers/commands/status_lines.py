@@ -85,7 +85,7 @@ def _partial_line(row: DriverStatus) -> str:
 
 def _binding_problems(row: DriverStatus) -> list[str]:
     """Return the first problem of each contract that the driver does not serve correctly."""
-    return [bound.problems[0] for bound in row.bindings if bound.problems]
+    return [binding.problems[0] for binding in row.bindings if binding.problems]
 
 
 def _printable_problem(row: DriverStatus, problem: str) -> str:

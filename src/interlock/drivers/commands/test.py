@@ -98,8 +98,10 @@ async def _run_all(project: DriverProject, name: str, *, changes: bool) -> list[
             output.print_note(f"no driver serves {contract.id}.")
         for key in keys:
             manifest = project.workspace.drivers[key]
-            served = [b for b in project.workspace.bindings[key] if b.contract.key == contract.key]
-            results += await _run_driver(project, manifest, served, changes=changes)
+            contract_bindings = [
+                b for b in project.workspace.bindings[key] if b.contract.key == contract.key
+            ]
+            results += await _run_driver(project, manifest, contract_bindings, changes=changes)
         return results
     manifest = project.manifest(name)
     bindings = project.workspace.bindings[manifest.key]
@@ -158,37 +160,37 @@ async def _run_examples(
     from interlock.drivers.translation import BoundEntry
 
     transforms = {} if hooks is None else hooks.transforms
-    served = DriverBinding(
+    driver_binding = DriverBinding(
         binding.contract,
         binding.entry,
         BoundEntry(binding.contract, binding.entry, transforms=transforms),
     )
     return [
-        await _run_example(server, served, hooks, number, example)
+        await _run_example(server, driver_binding, hooks, number, example)
         for number, example in enumerate(binding.contract.examples, 1)
     ]
 
 
 async def _run_example(
-    server: StandaloneServer, served: Any, hooks: Any, number: int, example: Example
+    server: StandaloneServer, binding: Any, hooks: Any, number: int, example: Example
 ) -> ExampleResult:
     from interlock.drivers.limits import effective_timeout_ms
     from interlock.errors import InterlockError
 
-    contract, entry = served.contract, served.entry
+    contract, entry = binding.contract, binding.entry
     result = ExampleResult(server.manifest.id, contract.id, example.name or f"example {number}", OK)
     timeout = effective_timeout_ms(contract, server.manifest, entry) / 1000
     try:
-        served.bound.shape.check_inputs(example.input)
+        binding.bound.shape.check_inputs(example.input)
         if hooks is None:
-            arguments = served.bound.arguments(example.input)
+            arguments = binding.bound.arguments(example.input)
         else:
-            arguments = await hooks.arguments(served, example.input, None, None)
+            arguments = await hooks.arguments(binding, example.input, None, None)
         tool_result = await server.call(entry.mcp.tool_name, arguments, timeout=timeout)
         if hooks is None:
-            result.value = served.bound.extract_value(tool_result).value
+            result.value = binding.bound.extract_value(tool_result).value
         else:
-            result.value = await hooks.extract_value(served, tool_result, None)
+            result.value = await hooks.extract_value(binding, tool_result, None)
     except InterlockError as error:
         result.outcome, result.message = (
             FAILED,

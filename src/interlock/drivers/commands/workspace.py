@@ -112,12 +112,12 @@ def read_workspace(config: Config, base_dir: Path) -> Workspace:
     """Read the workspace as a node of this config would, including the comparison with accepted
     drivers."""
     settings = config.section(DriversConfig)
-    accepted = registered_drivers_path(config, os.environ, base_dir)
+    registered_path = registered_drivers_path(config, os.environ, base_dir)
     return load_workspace(
         base_dir,
         folders=settings.folders,
         contract_folders=settings.contracts,
-        registered=read_registrations(accepted),
+        registered=read_registrations(registered_path),
     )
 
 
@@ -129,6 +129,6 @@ def _unknown(kind: str, name: str, names_or_ids: Iterable[str]) -> InterlockErro
     elif not names:
         hint = "this workspace has none. Create a driver: `interlock drivers new`."
     else:
-        more = ", …" if len(names) > _MAX_NAMES else ""
-        hint = f"available: {', '.join(names[:_MAX_NAMES])}{more}"
+        suffix = ", …" if len(names) > _MAX_NAMES else ""
+        hint = f"available: {', '.join(names[:_MAX_NAMES])}{suffix}"
     return InterlockError(CONFIG, f"there is no {kind} {name!r}; {hint}")

@@ -74,14 +74,14 @@ def inner_address(address: str) -> Address:
     return parsed
 
 
-def find_owner(address: str, own: OwnNetworks = own_networks) -> AddressOwner:
+def find_owner(address: str, own_addresses: OwnNetworks = own_networks) -> AddressOwner:
     """Return the owner of an address. Raises ValueError for an invalid address."""
     by_number = owner_by_number(address)
     if by_number is not AddressOwner.OTHERS:
         return by_number
     effective, written = inner_address(address), ip_address(address.partition("%")[0])
     # An address of the other IP version is in none of the networks.
-    is_own = any(effective in network or written in network for network in own())
+    is_own = any(effective in network or written in network for network in own_addresses())
     return AddressOwner.MACHINE if is_own else AddressOwner.OTHERS
 
 

@@ -98,7 +98,7 @@ class Confinement:
         local_egress: bool = False,
         never: OwnAddresses = (),
         resolve: HostResolver = resolve_outside,
-        on_refused: EgressRefusalRecorder | None = None,
+        on_denied: EgressRefusalRecorder | None = None,
         clock: Callable[[], float] = time.monotonic,
         problem: Callable[[], str | None] = confinement_problem,
     ) -> Self:
@@ -113,7 +113,7 @@ class Confinement:
             any_egress: the operator allows the whole network.
             local_egress: the operator allows other programs of this machine.
             never: addresses of the node, which are never reachable.
-            on_refused: called with each denied host and port.
+            on_denied: called with each denied host and port.
 
         Raises:
             InterlockError: the server cannot be confined on this machine, or `egress` is invalid.
@@ -130,13 +130,13 @@ class Confinement:
         folder = Path(tempfile.mkdtemp(prefix="interlock-", dir=_folder_for_sockets()))
         confinement = cls(key, compiled, routes, folder, covered=(*hidden, *read_only))
         resolver = reachable_resolver(resolve, never=never, local=local_egress)
-        denials = EgressDenialReporter(on_refused, clock=clock)
+        denials = EgressDenialReporter(on_denied, clock=clock)
         try:
             if not (compiled.is_empty or compiled.everything):
                 confinement._handover = ListenerHandover(
                     folder / "socket",
                     routes.listen,
-                    lambda: Proxy(key, compiled, routes, resolve=resolver, on_refusal=denials.note),
+                    lambda: Proxy(key, compiled, routes, resolve=resolver, on_denied=denials.note),
                 )
             confinement._plan = encode_plan(
                 folder,

@@ -124,8 +124,8 @@ def main() -> NoReturn:
 
 
 def _fail(exc: OSError) -> NoReturn:
-    what = " ".join(str(part) for part in exc.args[1:] or exc.args)
-    _write_stderr(f"interlock: {sys.argv[1]} cannot be confined: {what}")
+    step_name = " ".join(str(part) for part in exc.args[1:] or exc.args)
+    _write_stderr(f"interlock: {sys.argv[1]} cannot be confined: {step_name}")
     os._exit(EXIT_CANNOT_RUN)
 
 
@@ -136,10 +136,10 @@ def _write_stderr(line: str) -> None:
 # -- system calls that Python does not provide
 
 
-def _check(result: int, what: str) -> None:
+def _check(result: int, step_name: str) -> None:
     if result != 0:
         number = ctypes.get_errno()
-        raise OSError(number, f"{what}: {os.strerror(number)}")
+        raise OSError(number, f"{step_name}: {os.strerror(number)}")
 
 
 def _prctl(option: int, value: int, more: int = 0) -> None:
@@ -231,8 +231,8 @@ def _mount(
     flags: int,
     options: bytes | None = None,
 ) -> None:
-    what = f"mount {os.fsdecode(target)}"
-    _check(_libc.mount(source, target, kind, flags, options), what)
+    step_name = f"mount {os.fsdecode(target)}"
+    _check(_libc.mount(source, target, kind, flags, options), step_name)
 
 
 def _write_new(path: bytes, text: bytes) -> None:
@@ -273,10 +273,12 @@ def _pin(path: bytes, pinned: set[bytes]) -> None:
 def _pin_link(path: bytes) -> None:
     """Mount a link on itself. `mount` follows links on both sides, so newer system calls are
     needed."""
-    what = f"the link {os.fsdecode(path)} cannot be pinned"
+    step_name = f"the link {os.fsdecode(path)} cannot be pinned"
     copy = _libc.syscall(_OPEN_TREE, _AT_FDCWD, path, _CLONE_TREE | _AT_SYMLINK_NOFOLLOW)
-    _check(min(copy, 0), what)
-    _check(_libc.syscall(_MOVE_MOUNT, copy, b"", _AT_FDCWD, path, _MOVE_MOUNT_F_EMPTY_PATH), what)
+    _check(min(copy, 0), step_name)
+    _check(
+        _libc.syscall(_MOVE_MOUNT, copy, b"", _AT_FDCWD, path, _MOVE_MOUNT_F_EMPTY_PATH), step_name
+    )
     os.close(copy)
 
 
@@ -510,11 +512,11 @@ def _run(command: list[bytes], environment: dict[bytes, bytes]) -> NoReturn:
             # An inaccessible folder does not mean that the program is in it.
             if exc.errno not in (errno.ENOENT, errno.ENOTDIR) and os.path.exists(path):
                 last_error = exc
-    shown = repr(os.fsdecode(name))
+    quoted_name = repr(os.fsdecode(name))
     if last_error is not None:
-        _write_stderr(f"interlock: cannot run {shown}: {last_error.strerror}")
+        _write_stderr(f"interlock: cannot run {quoted_name}: {last_error.strerror}")
         os._exit(EXIT_CANNOT_RUN)
-    _write_stderr(f"interlock: {shown} was not found. Is it installed and on the PATH?")
+    _write_stderr(f"interlock: {quoted_name} was not found. Is it installed and on the PATH?")
     os._exit(EXIT_NOT_FOUND)
 
 

@@ -44,13 +44,17 @@ async def resolve_outside(host: str, port: int) -> list[str]:
     return outside
 
 
-def is_outside(address: str, own: OwnNetworks = own_networks) -> bool:
+def is_outside(address: str, own_addresses: OwnNetworks = own_networks) -> bool:
     """Return whether an address belongs to another machine."""
-    return find_owner(address, own) is AddressOwner.OTHERS
+    return find_owner(address, own_addresses) is AddressOwner.OTHERS
 
 
 def reachable_resolver(
-    resolve: HostResolver, *, never: OwnAddresses, local: bool, own: OwnNetworks = own_networks
+    resolve: HostResolver,
+    *,
+    never: OwnAddresses,
+    local: bool,
+    own_addresses: OwnNetworks = own_networks,
 ) -> HostResolver:
     """Return a resolver without addresses that a server must never reach: the node and, unless
     `local`, literal addresses of this machine."""
@@ -60,8 +64,8 @@ def reachable_resolver(
         allowed = [
             address
             for address in addresses
-            if not is_node(address, port, never, own)
-            and (local or not is_address(host) or is_outside(host, own))
+            if not is_node(address, port, never, own_addresses)
+            and (local or not is_address(host) or is_outside(host, own_addresses))
         ]
         if not allowed:
             raise OSError(f"{host}:{port} is on this machine, which no driver may reach")
@@ -70,13 +74,15 @@ def reachable_resolver(
     return resolve_reachable
 
 
-def is_node(address: str, port: int, never: OwnAddresses, own: OwnNetworks = own_networks) -> bool:
+def is_node(
+    address: str, port: int, never: OwnAddresses, own_addresses: OwnNetworks = own_networks
+) -> bool:
     """Return whether the node listens at an address. Its port is reserved on every address of this
     machine."""
     for host, node_port in never:
         if port != node_port:
             continue
-        if find_owner(address, own) is AddressOwner.MACHINE:
+        if find_owner(address, own_addresses) is AddressOwner.MACHINE:
             return True
         if is_address(host) and inner_address(address) == inner_address(host):
             return True

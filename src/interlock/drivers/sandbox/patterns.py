@@ -43,7 +43,7 @@ class Egress(Struct, frozen=True):
 
     places: tuple[HostPort, ...] = ()
     """Exactly named places, in the order of the patterns."""
-    below: frozenset[HostPort] = frozenset()
+    subdomains: frozenset[HostPort] = frozenset()
     """Suffixes with their leading dot. They match every name that ends with one and is longer."""
     everything: bool = False
 
@@ -62,7 +62,7 @@ class Egress(Struct, frozen=True):
                 what to write.
         """
         places: dict[HostPort, None] = {}
-        below: set[HostPort] = set()
+        subdomains: set[HostPort] = set()
         everything = False
         for pattern in patterns:
             if pattern == EVERYTHING:
@@ -76,15 +76,15 @@ class Egress(Struct, frozen=True):
             host, ports = _parse_pattern(pattern)
             _check_owner(pattern, host, local_egress=local_egress)
             if host.startswith("*"):
-                below.update(HostPort(host[1:], port) for port in ports)
+                subdomains.update(HostPort(host[1:], port) for port in ports)
             else:
                 places.update(dict.fromkeys(HostPort(host, port) for port in ports))
-        return cls(tuple(places), frozenset(below), everything)
+        return cls(tuple(places), frozenset(subdomains), everything)
 
     @property
     def is_empty(self) -> bool:
         """Return whether no connection is allowed."""
-        return not (self.places or self.below or self.everything)
+        return not (self.places or self.subdomains or self.everything)
 
     def allows(self, host: str, port: int) -> bool:
         """Return whether a host and port are allowed. An invalid host is never allowed."""
@@ -96,11 +96,11 @@ class Egress(Struct, frozen=True):
             return False
         if self.everything or HostPort(host, port) in self.places:
             return True
-        if not self.below or is_address(host):
+        if not self.subdomains or is_address(host):
             return False
         start = host.find(".")
         while start != -1:
-            if HostPort(host[start:], port) in self.below:
+            if HostPort(host[start:], port) in self.subdomains:
                 return True
             start = host.find(".", start + 1)
         return False

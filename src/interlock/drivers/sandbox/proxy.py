@@ -168,13 +168,13 @@ class Proxy:
         routes: EgressRoutes,
         *,
         resolve: HostResolver,
-        on_refusal: RefusalHandler,
+        on_denied: RefusalHandler,
     ) -> None:
         self._key = key
         self._egress = egress
         self._routes = routes
         self._resolve = resolve
-        self._on_refusal = on_refusal
+        self._on_denied = on_denied
         self._servers: list[asyncio.Server] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -225,7 +225,7 @@ class Proxy:
         inner_address = HostPort(normal_host(address), port)
         host = self._routes.places.get(inner_address)
         if host is None or not self._egress.allows(host, port):
-            self._on_refusal(host or inner_address.host, port)
+            self._on_denied(host or inner_address.host, port)
             _reset(writer)
             return
         try:
@@ -257,7 +257,7 @@ class Proxy:
             return
         place = request.place
         if not self._egress.allows(*place):
-            self._on_refusal(*place)
+            self._on_denied(*place)
             text = f"{place} is not in network.egress of {self._key}."
             await _respond(reader, writer, "403 Forbidden", text)
             return

@@ -30,14 +30,14 @@ def check_remote(
     local_egress: bool = False,
     never: OwnAddresses = (),
     key: str = "The driver",
-    what: str = "its server",
+    subject: str = "its server",
     field: str = "server.url",
 ) -> None:
     """Raise InterlockError if the node must not connect to a URL of a manifest.
 
     Args:
         never: addresses of the node.
-        what: what is at the URL, for messages.
+        subject: what is at the URL, for messages.
         field: the field of the manifest that contains the URL, for messages.
     """
     try:
@@ -54,7 +54,7 @@ def check_remote(
     if url_parts.scheme != "https" and not is_loopback(host):
         raise InterlockError(
             POLICY_VIOLATION,
-            f"{key}: {what} at {host} uses http without TLS, so others can read and change "
+            f"{key}: {subject} at {host} uses http without TLS, so others can read and change "
             "the traffic. Use https.",
         )
     place = HostPort(host, url_parts.port or (443 if url_parts.scheme == "https" else 80))
@@ -62,13 +62,14 @@ def check_remote(
     if is_address(address) and is_node(address, place.port, never):
         raise InterlockError(
             POLICY_VIOLATION,
-            f"{key}: {what} is at {place}, an address of this node. A driver must not "
+            f"{key}: {subject} is at {place}, an address of this node. A driver must not "
             "connect to the node itself.",
         )
     if not compiled.allows(*place):
         pattern = host if place.port in (80, 443) and ":" not in host else str(place)
         raise InterlockError(
             POLICY_VIOLATION,
-            f"{key}: {what} is at {place}, which is not in its network.egress. To allow it, write "
+            f"{key}: {subject} is at {place}, which is not in its network.egress. To allow it, "
+            "write "
             f'egress: ["{pattern}"].',
         )

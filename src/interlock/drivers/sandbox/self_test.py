@@ -64,20 +64,20 @@ _SWITCHES: Final = (
 Attempt = Callable[[], "subprocess.CompletedProcess[str]"]
 
 
-_known: Final[list[str | None]] = []
-_trying: Final = threading.Lock()
+_cached_result: Final[list[str | None]] = []
+_lock: Final = threading.Lock()
 
 
 def confinement_problem() -> str | None:
     """Return why a process cannot be confined on this machine, or None if it can. The test runs
     once, and again only if the machine was too busy to tell."""
-    with _trying:
-        if not _known:
+    with _lock:
+        if not _cached_result:
             problem = find_problem()
             if problem == _TIMEOUT_PROBLEM:
                 return problem
-            _known.append(problem)
-        return _known[0]
+            _cached_result.append(problem)
+        return _cached_result[0]
 
 
 def find_problem(

@@ -116,7 +116,7 @@ class Bridge:
             ),
             clock=asyncio.get_running_loop().time,
         )
-        back = OutcomeFuture(_PLACE)
+        outcome_future = OutcomeFuture(_PLACE)
         self._supervisor = supervisor = Supervisor(
             self.name,
             self._server,
@@ -124,7 +124,7 @@ class Bridge:
             on_offer=self._on_offer,
             on_withdrawn=lambda _: self._names.clear(),
             on_state=lambda _: None,
-            handler=back,
+            handler=outcome_future,
         )
         supervisor.begin()
         try:

@@ -205,13 +205,15 @@ class TopicConnection:
 
     async def _wait_until_lost(self, channel: Channel) -> tuple[str, InterlockError | None]:
         """Wait until the connection ends. Returns the reason, and an error if that is permanent."""
-        ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        close_reason: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._welcome.clear()
         self._channel = channel
-        channel.on_close = lambda cause: None if ended.done() else ended.set_result(cause)
+        channel.on_close = lambda cause: (
+            None if close_reason.done() else close_reason.set_result(cause)
+        )
         try:
             channel.on_message = self._on_text
-            cause = await self._wait_for_end(channel, ended)
+            cause = await self._wait_for_end(channel, close_reason)
         finally:
             self._channel = None
             self._on_lost("the connection to the gateway was lost")

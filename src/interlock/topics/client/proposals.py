@@ -67,29 +67,30 @@ class Proposal:
         self._waiters: list[asyncio.Future[None]] = []
 
     def __repr__(self) -> str:
-        what = f"{self.method} {self.context}".strip()
-        return f"Proposal({self.id!r}, {what!r} by {self.proposer!r})"
+        call_text = f"{self.method} {self.context}".strip()
+        return f"Proposal({self.id!r}, {call_text!r} by {self.proposer!r})"
 
-    async def outcome(self, timeout: float | None = None, *, changed: bool = False) -> Any:
+    async def outcome(self, timeout: float | None = None, *, is_changed: bool = False) -> Any:
         """Wait for the fulfilment and return its result.
 
         Raises InterlockError for an error response, if the proposal was not fulfilled in time, or
-        if it was fulfilled with other arguments (unless `changed`).
+        if it was fulfilled with other arguments (unless `is_changed`).
 
         Args:
             timeout: seconds; default: the lifetime of the proposal.
-            changed: accept the result of a fulfilment with other arguments.
+            is_changed: accept the result of a fulfilment with other arguments.
         """
-        return await self._tracker.wait_for_outcome(self, timeout, changed)
+        return await self._tracker.wait_for_outcome(self, timeout, is_changed)
 
-    def set_outcome(self, outcome: Any, *, changed: bool = False) -> None:
+    def set_outcome(self, outcome: Any, *, is_changed: bool = False) -> None:
         """Set the outcome. Only the first counts.
 
         Args:
-            changed: it is the outcome of other arguments. An outcome of the proposed arguments may
+            is_changed: it is the outcome of other arguments. An outcome of the proposed arguments
+            may
                 still follow.
         """
-        if changed:
+        if is_changed:
             if self._changed_outcome is not _NO_OUTCOME:
                 return
             self._changed_outcome = outcome
@@ -104,7 +105,7 @@ class Proposal:
         """True if an outcome is known, of the proposed arguments or others."""
         return self._outcome is not _NO_OUTCOME or self._changed_outcome is not _NO_OUTCOME
 
-    async def wait(self, seconds: float, changed: bool) -> Any:
+    async def wait(self, seconds: float, is_changed: bool) -> Any:
         """Wait for the outcome. Raises TimeoutError."""
         if not self.has_outcome:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -116,7 +117,7 @@ class Proposal:
                 self._waiters.remove(waiter)
         outcome = self._outcome
         if outcome is _NO_OUTCOME:
-            if not changed:
+            if not is_changed:
                 raise InterlockError(
                     ALREADY_DECIDED,
                     "The proposal was fulfilled with other arguments. Use changed=True to get the "
@@ -155,13 +156,13 @@ def _decision_key(proposal: Proposal | TrackedProposal) -> tuple[object, ...]:
 class _Fulfilment:
     """A request that fulfils a proposal."""
 
-    __slots__ = ("awaiting_approval", "changed", "has_response", "proposal", "request")
+    __slots__ = ("awaiting_approval", "has_response", "is_changed", "proposal", "request")
 
-    def __init__(self, proposal: str, message: ThreadMessage, changed: bool) -> None:
+    def __init__(self, proposal: str, message: ThreadMessage, is_changed: bool) -> None:
         self.proposal = proposal
         self.request = message
         """The request that a response must match."""
-        self.changed = changed
+        self.is_changed = is_changed
         """True if it has other arguments."""
         self.has_response = False
         self.awaiting_approval: set[str] = set()
@@ -218,9 +219,11 @@ class ProposalTracker:
             return None
         tracked_proposal = self._proposals.add_fulfilment(head, request)
         if tracked_proposal is not None:
-            changed = not is_same_call(tracked_proposal.params, request.params)
+            is_changed = not is_same_call(tracked_proposal.params, request.params)
             message = summarize_message(head, request)
-            self._fulfilments[head.id] = _Fulfilment(tracked_proposal.proposalId, message, changed)
+            self._fulfilments[head.id] = _Fulfilment(
+                tracked_proposal.proposalId, message, is_changed
+            )
             if len(self._fulfilments) > MAX_FULFILMENTS:
                 self._evict_one()
         return tracked_proposal
@@ -259,7 +262,9 @@ class ProposalTracker:
         if proposal is not None and is_proposal_outcome(
             proposal.to, request_head.sender, head.sender
         ):
-            proposal.set_outcome(read_outcome(head.sender, response), changed=fulfilment.changed)
+            proposal.set_outcome(
+                read_outcome(head.sender, response), is_changed=fulfilment.is_changed
+            )
 
     def on_chat(self, head: EnvelopeHeader, chat: Chat) -> None:
         """Handle a chat about a proposal: store it as a note for the proposer.
@@ -338,7 +343,7 @@ class ProposalTracker:
         return self._proposals.reject(proposal_id, reason) is not None
 
     async def wait_for_outcome(
-        self, proposal: Proposal, timeout: float | None, changed: bool
+        self, proposal: Proposal, timeout: float | None, is_changed: bool
     ) -> Any:
         if not self._receives_all and not proposal.has_outcome:
             raise SendError(
@@ -347,7 +352,7 @@ class ProposalTracker:
             )
         remaining = max(proposal.expires - self._clock(), 0.0)
         try:
-            return await proposal.wait(remaining if timeout is None else timeout, changed)
+            return await proposal.wait(remaining if timeout is None else timeout, is_changed)
         except TimeoutError:
             raise self._make_timeout_error(proposal.id) from None
 
@@ -355,7 +360,9 @@ class ProposalTracker:
         tracked_proposal = self.proposals.get(id)
         status = "pending" if tracked_proposal is None else tracked_proposal.status
         note = "" if tracked_proposal is None else tracked_proposal.note
-        what = "was fulfilled but got no response" if status == "fulfilled" else "was not fulfilled"
+        problem = (
+            "was fulfilled but got no response" if status == "fulfilled" else "was not fulfilled"
+        )
         remark = f" Last remark: {note}" if note else ""
         data = {"status": status, "note": note, "sent": True}
-        return InterlockError(DEADLINE_EXCEEDED, f"The proposal {what} in time.{remark}", data)
+        return InterlockError(DEADLINE_EXCEEDED, f"The proposal {problem} in time.{remark}", data)

@@ -176,14 +176,14 @@ class ToolServer:
         listed = {"name": name, "description": tool.listed()["description"]}
         self._prompts[name] = _Prompt({**listed, "arguments": arguments}, tool)
 
-    def _check(self, name: str, existing: dict[str, Any], what: str) -> None:
+    def _check(self, name: str, existing: dict[str, Any], kind: str) -> None:
         if not _NAME.fullmatch(name):
             raise ValueError(
-                f"{name!r} is not a valid name of a {what}. Use 1 to 128 letters, digits, _, -, . "
-                f'and /, or set another name: {what}(name="…").'
+                f"{name!r} is not a valid name of a {kind}. Use 1 to 128 letters, digits, _, -, . "
+                f'and /, or set another name: {kind}(name="…").'
             )
         if name in existing:
-            raise ValueError(f"A {what} {name!r} already exists. Use another name.")
+            raise ValueError(f"A {kind} {name!r} already exists. Use another name.")
 
     # -- RequestServer
 
@@ -207,10 +207,10 @@ class ToolServer:
     # -- the methods
 
     async def _initialize(self, request: Request) -> dict[str, Any]:
-        asked = _read_params(request, _InitializeParams).protocolVersion
+        requested_version = _read_params(request, _InitializeParams).protocolVersion
         capabilities: dict[str, Any] = {"tools": {}, "resources": {}, "prompts": {}}
         result = {
-            "protocolVersion": mcp.negotiate_revision(asked),
+            "protocolVersion": mcp.negotiate_revision(requested_version),
             "capabilities": capabilities,
             "serverInfo": self._info,
         }

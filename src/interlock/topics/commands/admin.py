@@ -110,15 +110,15 @@ def _topic_cells(topic: TopicDetails) -> tuple[str, ...]:
 
 
 def _member_cells(member: TopicMember) -> tuple[str, ...]:
-    more = ["the node itself"] if member.inside else []
+    details = ["the node itself"] if member.inside else []
     if member.refused:
-        more.append(f"{member.refused} rejected")
+        details.append(f"{member.refused} rejected")
     return (
         put_on_one_line(member.participant_id, 256),
         put_on_one_line(describe_capabilities(member.capabilities)),
         member.routing,
         f"since {_format_time(member.connected_at)}",
-        ", ".join(more),
+        ", ".join(details),
     )
 
 
@@ -204,8 +204,8 @@ def _describe_unknown_topic(gateway: GatewayTarget, name: str) -> str:
 def change_capabilities(
     gateway: GatewayTarget,
     id: str,
-    added: list[str],
-    removed: list[str],
+    added_patterns: list[str],
+    removed_patterns: list[str],
     *,
     topic: str | None,
     json: bool,
@@ -213,7 +213,7 @@ def change_capabilities(
     """Add and remove capabilities, and print the old and new ones. Raises InterlockError."""
     from interlock.topics.member import CapabilityUpdate
 
-    for pattern in added:
+    for pattern in added_patterns:
         warning = check_pattern(pattern)
         if warning is not None:
             output.print_note(f"Warning: {warning[0]}: {warning[1]}.")
@@ -221,7 +221,7 @@ def change_capabilities(
         gateway,
         f"/admin/participants/{quote(id, safe='')}/capabilities",
         {} if topic is None else {"topic": topic},
-        {"add": added, "remove": removed},
+        {"add": added_patterns, "remove": removed_patterns},
     )
     update = _decode_body(body, CapabilityUpdate, gateway)
     if json:
@@ -230,7 +230,7 @@ def change_capabilities(
         print(put_on_one_line(update.participant_id))
         print(f"  before  {_format_capabilities(update.old_capabilities)}")
         print(f"  now     {_format_capabilities(update.new_capabilities)}")
-    for note in _list_notes(update.old_capabilities, update.new_capabilities, removed):
+    for note in _list_notes(update.old_capabilities, update.new_capabilities, removed_patterns):
         output.print_note(f"Note: {put_on_one_line(note)}")
 
 
@@ -240,13 +240,17 @@ def _format_capabilities(capabilities: tuple[str, ...]) -> str:
     return put_on_one_line(words, len(words))
 
 
-def _list_notes(old: tuple[str, ...], new: tuple[str, ...], removed: list[str]) -> list[str]:
+def _list_notes(
+    old: tuple[str, ...], new: tuple[str, ...], removed_patterns: list[str]
+) -> list[str]:
     """Return notes about effects that the user may not expect."""
     from interlock.protocol.kinds import compile_grants, find_pattern_problem
 
-    notes = [f"it did not have {pattern} before." for pattern in removed if pattern not in old]
+    notes = [
+        f"it did not have {pattern} before." for pattern in removed_patterns if pattern not in old
+    ]
     valid = [pattern for pattern in new if not find_pattern_problem(pattern)]
-    for pattern in removed:
+    for pattern in removed_patterns:
         wider_pattern = next(
             (wider for wider in valid if compile_grants((wider,)).grants(pattern)), None
         )
@@ -283,9 +287,9 @@ def _send_request(
         body = response.read(_MAX_RESPONSE_BYTES)
     except (OSError, http.client.HTTPException) as error:
         advice = gateway.advice if isinstance(error, ConnectionRefusedError) else ""
-        why = advice or f": {_describe_error(error)}."
+        reason = advice or f": {_describe_error(error)}."
         raise InterlockError(
-            UPSTREAM_UNAVAILABLE, f"cannot reach a node at {_netloc(gateway)}{why}"
+            UPSTREAM_UNAVAILABLE, f"cannot reach a node at {_netloc(gateway)}{reason}"
         ) from None
     finally:
         connection.close()
@@ -325,10 +329,10 @@ def _read_error(gateway: GatewayTarget, status: int, body: bytes) -> InterlockEr
         failure = failure_by_name(error_body.error)
     except KeyError:
         failure = INVALID_REQUEST
-    more = "" if gateway.headers else _WITHOUT_TOKEN.get(status, "")
+    advice = "" if gateway.headers else _WITHOUT_TOKEN.get(status, "")
     if failure is NAMESPACE_CONFLICT:
-        more = _TOPIC_HINT
-    return InterlockError(failure, f"{put_on_one_line(error_body.message)} {more}".rstrip())
+        advice = _TOPIC_HINT
+    return InterlockError(failure, f"{put_on_one_line(error_body.message)} {advice}".rstrip())
 
 
 def _decode_body(body: bytes, type_: type[T], gateway: GatewayTarget) -> T:

@@ -196,8 +196,8 @@ def _check_upstreams(name: str, topic: TopicConfig) -> Iterator[ConfigWarning]:
         entry = named_entry or _find_participant(id, topic)
         if entry is None or (named_entry is None and entry.id is not None):
             continue
-        granted = compile_grants(list_capabilities(entry, topic.profile))
-        if not all(map(granted.grants, _RESPONSE_KINDS)):
+        grants = compile_grants(list_capabilities(entry, topic.profile))
+        if not all(map(grants.grants, _RESPONSE_KINDS)):
             message = f"{id} may not send responses, so its tools cannot be listed"
             hint = "give it profile: response_only, or capabilities: ['mcp/response:*']"
             yield ("topics", "rooms", name, "upstreams", id), message, hint
@@ -240,5 +240,5 @@ def _stops_all_calls(rule: RuleConfig, caller: str) -> bool:
     """Return whether a rule stops every tool call of a caller."""
     limits = rule.selectors().keys() - {"tools", "callers"}
     tools = not rule.tools or "*" in rule.tools
-    who = not rule.callers or any(fnmatchcase(caller, glob) for glob in rule.callers)
-    return rule.then != "allow" and tools and who and not limits
+    matches_caller = not rule.callers or any(fnmatchcase(caller, glob) for glob in rule.callers)
+    return rule.then != "allow" and tools and matches_caller and not limits

@@ -143,12 +143,12 @@ class GatewayTarget:
             # Not an error of the local config.
             text = self._no_topics_advice() or f"{error.message} {self._url_hint}".rstrip()
             return InterlockError(INVALID_REQUEST, text, data)
-        more = self._topic_advice() if data.get("status") == _HTTP_FORBIDDEN else ""
-        if not more and self._token is None:
-            more = _WITHOUT_TOKEN.get(data.get("status") or data.get("close") or 0, "")
-        if not more:
+        advice = self._topic_advice() if data.get("status") == _HTTP_FORBIDDEN else ""
+        if not advice and self._token is None:
+            advice = _WITHOUT_TOKEN.get(data.get("status") or data.get("close") or 0, "")
+        if not advice:
             return error
-        return InterlockError(error.failure, f"{error.message} {more}", data)
+        return InterlockError(error.failure, f"{error.message} {advice}", data)
 
     def open_http(self, timeout: float) -> HTTPConnection:
         """Return an HTTP connection to the node of this gateway. Raises InterlockError."""
@@ -178,7 +178,9 @@ class GatewayTarget:
         if error.failure is not UPSTREAM_UNAVAILABLE:
             return error
         text = [error.message, self._url_hint]
-        if not _has_response(error) and not any(one in error.message for one in _SERVER_RESPONDED):
+        if not _has_response(error) and not any(
+            phrase in error.message for phrase in _SERVER_RESPONDED
+        ):
             text.insert(1, self._start_advice())
         return InterlockError(error.failure, " ".join(filter(None, text)), error.data)
 
@@ -227,8 +229,8 @@ class GatewayTarget:
         matches = difflib.get_close_matches(self.topic.casefold(), names, n=1, cutoff=0.6)
         if matches:
             return f'Its config has no topic {self.topic}; did you mean "{matches[0]}"?'
-        more = ", …" if len(names) > _MAX_NAMES else ""
-        return f"Topics of its config: {', '.join(names[:_MAX_NAMES])}{more}."
+        suffix = ", …" if len(names) > _MAX_NAMES else ""
+        return f"Topics of its config: {', '.join(names[:_MAX_NAMES])}{suffix}."
 
     def _no_topics_advice(self) -> str:
         if self._node is None or self._node.config.section(TopicsConfig).rooms or self._url_hint:

@@ -142,7 +142,7 @@ class LiveScreen:
         )
         own_id, inside = put_on_one_line(participant.id, 128), participant.status.connected
         self.screen = replace(
-            screen, own_id=own_id, connected=inside, lost=participant.lost_messages
+            screen, own_id=own_id, connected=inside, lost_count=participant.lost_messages
         )
 
     def _describe(self, tracked: TrackedProposal) -> PendingProposal:
@@ -176,19 +176,19 @@ class LiveScreen:
             self.on_key(key)
 
     def on_key(self, key: Key) -> None:
-        shown = self.screen.proposal(self.screen.question_id)
+        shown_proposal = self.screen.proposal(self.screen.question_id)
         self.screen, action = topic_screen.handle_key(self.screen, key)
         if action is not None:
-            self._perform(action, shown)
+            self._perform(action, shown_proposal)
         self.draw_soon()
 
     # -- actions
 
-    def _perform(self, action: ScreenAction, shown: PendingProposal | None) -> None:
+    def _perform(self, action: ScreenAction, shown_proposal: PendingProposal | None) -> None:
         """Perform an action.
 
         Args:
-            shown: the proposal that the user was asked about.
+            shown_proposal: the proposal that the user was asked about.
         """
         if action.name == "leave":
             self.stopping.set()
@@ -198,7 +198,7 @@ class LiveScreen:
         elif action.name == "say":
             self._start(self._send_draft(action.text))
         elif action.name == "fulfil":
-            self._start(self._fulfil(action.text, shown))
+            self._start(self._fulfil(action.text, shown_proposal))
         elif action.name == "reject":
             self._start(self._reject(action.text))
         elif action.name == "reject_all":
@@ -228,9 +228,9 @@ class LiveScreen:
         # The gateway does not return a message to its sender.
         self._add_own_line(f"{body} (to {to[0]})" if to else body)
 
-    async def _fulfil(self, id: str, shown: PendingProposal | None) -> None:
+    async def _fulfil(self, id: str, shown_proposal: PendingProposal | None) -> None:
         tracked = self._participant.proposals.get(id)
-        if tracked is not None and not self._describe(tracked).is_same(shown):
+        if tracked is not None and not self._describe(tracked).is_same(shown_proposal):
             text = "The proposal has changed since it was shown. Nothing was done."
             self.note(text, "problem", scroll_to_end=True)
             return

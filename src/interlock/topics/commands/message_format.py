@@ -69,11 +69,11 @@ def format_params(params: bytes | Raw) -> list[str]:
     Characters that terminals may show differently are escaped.
     """
     try:
-        shown = msgspec.json.format(bytes(params), indent=2).decode()
+        params_text = msgspec.json.format(bytes(params), indent=2).decode()
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        shown = bytes(params).decode(errors="backslashreplace")
+        params_text = bytes(params).decode(errors="backslashreplace")
     # Line breaks come from the formatter. Those inside strings are already escaped.
-    return [escape_invisible(line) for line in shown.split("\n")]
+    return [escape_invisible(line) for line in params_text.split("\n")]
 
 
 def find_missing_recipient(text: str, participants: Container[str]) -> str:
@@ -135,8 +135,8 @@ def format_message(
         )
     if isinstance(content, Request):
         call = _format_call(content.method, content.context, content.params)
-        about = head.correlation_id
-        verb = f"fulfils [{shorten_id(about)}]" if about else "requests"
+        correlation_id = head.correlation_id
+        verb = f"fulfils [{shorten_id(correlation_id)}]" if correlation_id else "requests"
         return MessageLine(
             time, sender, f"{verb}{_with_preposition(to)}: {call}", _choose_tone(head, own_id)
         )
@@ -179,9 +179,9 @@ def _format_presence(content: Presence, time: str) -> MessageLine:
 
 
 def _format_welcome(content: Welcome, time: str) -> MessageLine:
-    others = ", ".join(participant.id for participant in content.participants) or "none"
+    other_ids = ", ".join(participant.id for participant in content.participants) or "none"
     capabilities = ", ".join(content.you.capabilities) or "nothing"
-    text = f"you are {content.you.id} and may send {capabilities}; participants: {others}"
+    text = f"you are {content.you.id} and may send {capabilities}; participants: {other_ids}"
     return MessageLine(time, "", put_on_one_line(text), "note")
 
 

@@ -55,9 +55,13 @@ def arrange_proposals(
     previous = {proposal.id: proposal for proposal in listed}
     groups: dict[str, list[PendingProposal]] = {}
     for proposal in pending:
-        earlier = previous.get(proposal.id)
-        if earlier is not None and earlier.number and proposal.is_same(earlier):
-            number = earlier.number
+        previous_proposal = previous.get(proposal.id)
+        if (
+            previous_proposal is not None
+            and previous_proposal.number
+            and proposal.is_same(previous_proposal)
+        ):
+            number = previous_proposal.number
         else:
             number = last_number = last_number + 1
         numbered = proposal if proposal.number == number else replace(proposal, number=number)

@@ -62,7 +62,12 @@ def create_participant(
 
 
 async def send_once(
-    gateway: GatewayTarget, topic: str, kind: str, payload: bytes, to: list[str], about: str | None
+    gateway: GatewayTarget,
+    topic: str,
+    kind: str,
+    payload: bytes,
+    to: list[str],
+    correlation_id: str | None,
 ) -> str:
     """Send one message and leave. Returns its id. Raises InterlockError.
 
@@ -72,7 +77,7 @@ async def send_once(
     log_lines.log_to_stderr(logging.ERROR)
     async with connect_once(gateway, topic) as participant:
         present = {participant.id, *participant.participants}
-        id = await participant.send(kind, payload, to, about)
+        id = await participant.send(kind, payload, to, correlation_id)
     missing_recipients = [recipient for recipient in to if recipient not in present]
     if missing_recipients:
         _note_missing(missing_recipients, topic, present - {participant.id})
@@ -83,11 +88,11 @@ def _note_missing(
     missing_recipients: list[str], topic: str, present: Iterable[str], options: str = ""
 ) -> None:
     """Print that these participants are not in the topic, and who is."""
-    others = ", ".join(sorted(present)[:_MAX_NAMES]) or "none"
+    present_ids = ", ".join(sorted(present)[:_MAX_NAMES]) or "none"
     verb = "is" if len(missing_recipients) == 1 else "are"
     words = (
         f"{', '.join(missing_recipients)} {verb} not in {topic} now{options}. Other participants: "
-        f"{others}."
+        f"{present_ids}."
     )
     output.print_note(f"Note: {put_on_one_line(words)}")
 
@@ -97,8 +102,10 @@ def format_event(event: Event, *, json: bool, own_id: str = "") -> str | None:
     if json:
         text = remove_line_breaks(event.envelope.text).decode()
         return output.sanitize(text) if sys.stdout.isatty() else text
-    at = time.strftime("%H:%M:%S")
-    line = format_message(event.envelope.head, read_content(event.envelope), time=at, own_id=own_id)
+    time_text = time.strftime("%H:%M:%S")
+    line = format_message(
+        event.envelope.head, read_content(event.envelope), time=time_text, own_id=own_id
+    )
     if line is None:
         return None
     return wrap_for_terminal(line.format_plain(), sys.stdout)

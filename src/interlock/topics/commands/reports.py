@@ -64,9 +64,9 @@ class TopicsReports(FeatureReports):
         topics_url = urlunsplit(
             parts._replace(scheme=scheme, path=config.section(TopicsConfig).path)
         )
-        more = ", …" if len(names) > _MAX_NAMES else ""
+        suffix = ", …" if len(names) > _MAX_NAMES else ""
         names_text = ", ".join(names[:_MAX_NAMES])
-        yield "Topics", f"{topics_url}   {names_text}{more}: interlock topic join NAME"
+        yield "Topics", f"{topics_url}   {names_text}{suffix}: interlock topic join NAME"
 
     def activity_lines(self, report: StatusReport) -> Iterator[str]:
         from interlock.terminal import output
@@ -74,8 +74,9 @@ class TopicsReports(FeatureReports):
 
         for name, topic in sorted(report.part(TopicsStatus).topics.items()):
             count = format_count(topic.refused, "message")
-            refused = f", {count} rejected" if topic.refused else ""
-            yield f"topic {output.sanitize(name)}: {format_count(topic.members, 'member')}{refused}"
+            rejected_text = f", {count} rejected" if topic.refused else ""
+            members_text = format_count(topic.members, "member")
+            yield f"topic {output.sanitize(name)}: {members_text}{rejected_text}"
 
 
 def _read_access_tokens(config: Config, source: ConfigSource) -> list[AccessToken]:

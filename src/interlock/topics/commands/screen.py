@@ -76,7 +76,7 @@ class Screen(msgspec.Struct, frozen=True):
     topic: str
     own_id: str = ""
     connected: bool = False
-    lost: int = 0
+    lost_count: int = 0
     """The number of lost messages."""
     participants: tuple[ScreenParticipant, ...] = ()
     lines: tuple[MessageLine, ...] = ()
@@ -158,24 +158,31 @@ def set_proposals(screen: Screen, proposals: Iterable[PendingProposal]) -> Scree
     def is_pending(id: str) -> bool:
         return id in before and before[id].is_same(now.get(id))
 
-    changed = replace(screen, proposals=pending, last_number=last_number)
+    updated_screen = replace(screen, proposals=pending, last_number=last_number)
     if pending and screen.note in (_NO_PROPOSALS, _NO_PROPOSALS_LEFT):
-        changed = replace(changed, note="")
+        updated_screen = replace(updated_screen, note="")
     if screen.question_id and not is_pending(screen.question_id):
-        changed = replace(
-            changed, question_id="", remarks=(), offset=0, seen_lines=0, note=_NOT_PENDING
+        updated_screen = replace(
+            updated_screen, question_id="", remarks=(), offset=0, seen_lines=0, note=_NOT_PENDING
         )
     if screen.reject_ids:
-        left = tuple(filter(is_pending, screen.reject_ids))
-        changed = replace(changed, reject_ids=left, note=changed.note if left else _NOT_PENDING)
+        remaining_ids = tuple(filter(is_pending, screen.reject_ids))
+        updated_screen = replace(
+            updated_screen,
+            reject_ids=remaining_ids,
+            note=updated_screen.note if remaining_ids else _NOT_PENDING,
+        )
     if not is_pending(screen.selected_id):
         # Do not select its neighbour: the next key may still be meant for the one that is gone.
-        changed = replace(changed, selected_id="")
+        updated_screen = replace(updated_screen, selected_id="")
     if not pending and screen.in_proposals:
-        changed = replace(
-            changed, in_proposals=False, digits="", note=changed.note or _NO_PROPOSALS_LEFT
+        updated_screen = replace(
+            updated_screen,
+            in_proposals=False,
+            digits="",
+            note=updated_screen.note or _NO_PROPOSALS_LEFT,
         )
-    return changed
+    return updated_screen
 
 
 def restore_draft(screen: Screen, text: str) -> Screen:
@@ -292,8 +299,8 @@ def _handle_reject_all_key(screen: Screen, key: Key) -> tuple[Screen, ScreenActi
     """Handle a key for the question whether to reject all proposals of a proposer."""
     proposal = screen.proposal(screen.reject_ids[0])
     if key.name == "text" and key.text in "yY" and proposal is not None:
-        deed = ScreenAction("reject_all", proposal.proposer, screen.reject_ids)
-        return replace(screen, reject_ids=()), deed
+        action = ScreenAction("reject_all", proposal.proposer, screen.reject_ids)
+        return replace(screen, reject_ids=()), action
     if key.name in ("escape", "tab") or (key.name == "text" and key.text in "nN"):
         return replace(screen, reject_ids=(), note=_NOTHING_DONE), None
     return screen, None
@@ -406,7 +413,7 @@ def format_question(screen: Screen) -> list[str]:
 
 @lru_cache(maxsize=2)
 def _format_question(
-    proposer: str, target: str, what: str, params: bytes, remarks: tuple[str, ...], width: int
+    proposer: str, target: str, call_text: str, params: bytes, remarks: tuple[str, ...], width: int
 ) -> list[str]:
     """Format the question. Cached: it is needed for every key and drawing, and may have a
     mebibyte."""
@@ -414,7 +421,7 @@ def _format_question(
         f"{escape_invisible(proposer)} proposes"
         + (f" to {escape_invisible(target)}" if target else ""),
         *map(escape_invisible, remarks),
-        f"{escape_invisible(what)} with these exact params:",
+        f"{escape_invisible(call_text)} with these exact params:",
         *format_params(params),
     ]
     return [part for line in whole for part in wrap_text(line, width)]

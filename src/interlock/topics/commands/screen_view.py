@@ -64,17 +64,17 @@ def describe_screen_problem(term: str, encoding: str) -> str:
 def draw_screen(screen: Screen) -> list[Text]:
     """Return all lines of the screen."""
     width, height = screen.size
-    below = _draw_footer(screen)
-    body = height - 1 - len(below)
+    footer = _draw_footer(screen)
+    body = height - 1 - len(footer)
     if screen.question_id:
         middle = _draw_question(screen, body)
     else:
         middle = _draw_room(screen, body)
-    return [_fit_row(line, width) for line in [_draw_header(screen), *middle, *below]]
+    return [_fit_row(line, width) for line in [_draw_header(screen), *middle, *footer]]
 
 
 def _draw_header(screen: Screen) -> Text:
-    state = f" · {screen.lost} messages lost" if screen.lost else ""
+    state = f" · {screen.lost_count} messages lost" if screen.lost_count else ""
     state += "" if screen.connected else " · not connected, retrying"
     count = len(screen.participants) + (1 if screen.own_id else 0)
     words = f" {screen.topic} · you are {screen.own_id or '…'} · {count} here{state}"
@@ -84,12 +84,12 @@ def _draw_header(screen: Screen) -> Text:
 def _draw_room(screen: Screen, height: int) -> list[Text]:
     width = screen.size[0]
     sidebar_width = _SIDEBAR_WIDTH if width >= _MIN_WIDTH_WITH_SIDEBAR else 0
-    left = _draw_messages(screen, width - sidebar_width - (1 if sidebar_width else 0), height)
+    messages = _draw_messages(screen, width - sidebar_width - (1 if sidebar_width else 0), height)
     if not sidebar_width:
-        return left
+        return messages
     right = _draw_participants(screen, sidebar_width - 2, height)
     rows: list[Text] = []
-    for left_row, right_row in zip(left, right, strict=True):
+    for left_row, right_row in zip(messages, right, strict=True):
         row = _fit_row(left_row, width - sidebar_width - 1)
         row.append("│ ", style="dim")
         row.append_text(right_row)
@@ -118,8 +118,8 @@ def _draw_lines(screen: Screen, width: int, height: int) -> list[Text]:
 
 
 def _draw_line(line: MessageLine, width: int) -> list[Text]:
-    who = f"{line.sender}: " if line.sender else "· "
-    pieces = wrap_text(f"{line.time} {who}{line.text}", width)
+    sender = f"{line.sender}: " if line.sender else "· "
+    pieces = wrap_text(f"{line.time} {sender}{line.text}", width)
     rows = [_style(piece, _STYLES.get(line.tone, "")) for piece in pieces]
     if line.sender:
         rows[0].stylize("bold", len(line.time) + 1, len(line.time) + 1 + len(line.sender))
@@ -166,9 +166,11 @@ def _format_reject_question(screen: Screen) -> str:
     if proposal is None:
         return ""
     count = len(screen.reject_ids)
-    what = "the one proposal" if count == 1 else f"all {count:,} proposals"
-    whose = "you" if proposal.is_own else put_on_one_line(proposal.proposer, _MAX_NAME_LENGTH)
-    return f"Reject {what} of {whose}? y reject · n cancel"
+    object_text = "the one proposal" if count == 1 else f"all {count:,} proposals"
+    proposer_text = (
+        "you" if proposal.is_own else put_on_one_line(proposal.proposer, _MAX_NAME_LENGTH)
+    )
+    return f"Reject {object_text} of {proposer_text}? y reject · n cancel"
 
 
 def _choose_key_help(screen: Screen) -> str:
@@ -214,10 +216,11 @@ def _format_hidden(proposal: HiddenProposals, width: int, *, in_proposals: bool)
 
 def _format_proposal(proposal: PendingProposal, width: int) -> str:
     """Format a proposal in one short row."""
-    who = "you" if proposal.is_own else put_on_one_line(proposal.proposer, 128)
+    proposer_text = "you" if proposal.is_own else put_on_one_line(proposal.proposer, 128)
     to = f" → {put_on_one_line(proposal.target, 128)}" if proposal.target else ""
-    what = put_on_one_line(proposal.call.removeprefix(_CALL_PREFIX), 200)
-    return f"{proposal.number:>{width}} {who}{to}: {what} {_format_arguments(proposal.params)}"
+    call_text = put_on_one_line(proposal.call.removeprefix(_CALL_PREFIX), 200)
+    arguments = _format_arguments(proposal.params)
+    return f"{proposal.number:>{width}} {proposer_text}{to}: {call_text} {arguments}"
 
 
 @lru_cache(maxsize=16)
@@ -246,11 +249,11 @@ def _draw_draft(screen: Screen) -> Text:
 
 def _draw_question(screen: Screen, height: int) -> list[Text]:
     lines = format_question(screen)
-    shown = lines[screen.offset : screen.offset + min(height, count_question_lines(screen))]
-    rows = [Text(f"{QUESTION_PREFIX}{line}") for line in shown]
-    left = len(lines) - screen.offset - len(shown)
-    if left and len(rows) < height:
-        rows.append(_style(f"  … {left} more lines: ↓", "yellow"))
+    shown_lines = lines[screen.offset : screen.offset + min(height, count_question_lines(screen))]
+    rows = [Text(f"{QUESTION_PREFIX}{line}") for line in shown_lines]
+    remaining = len(lines) - screen.offset - len(shown_lines)
+    if remaining and len(rows) < height:
+        rows.append(_style(f"  … {remaining} more lines: ↓", "yellow"))
     return rows + [Text()] * (height - len(rows))
 
 

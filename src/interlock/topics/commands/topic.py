@@ -92,12 +92,12 @@ def _can_show_screen() -> bool:
     """Return whether the terminal can show a screen. Prints why not."""
     from interlock.topics.commands.screen_view import describe_screen_problem
 
-    why = describe_screen_problem(os.environ.get("TERM", ""), sys.stdout.encoding)
-    if why:
+    problem = describe_screen_problem(os.environ.get("TERM", ""), sys.stdout.encoding)
+    if problem:
         output.print_note(
-            f"Note: this terminal cannot show a screen ({why}). Messages come as lines."
+            f"Note: this terminal cannot show a screen ({problem}). Messages come as lines."
         )
-    return not why
+    return not problem
 
 
 @topic.command()
@@ -182,8 +182,8 @@ def send(
     from interlock.topics.commands import gateway_target as topic_where
     from interlock.topics.commands.plain import send_once
 
-    for option, given in (("--kind", kind), ("--about", about or ""), ("--to", "".join(to or []))):
-        _check_text(given, option)
+    for option, value in (("--kind", kind), ("--about", about or ""), ("--to", "".join(to or []))):
+        _check_text(value, option)
     target = topic_where.find_gateway(config, node, gateway, token_file, ca)
     payload = _make_payload(_read_input(text), kind, markdown=markdown)
     print(output.sanitize(run(send_once(target, name, kind, payload, list(to or []), about))))
@@ -208,7 +208,7 @@ def _check_text(text: str, option: str) -> None:
         raise typer.BadParameter(f"{option} is not UTF-8.") from None
 
 
-def _make_payload(given: bytes, kind: str, *, markdown: bool) -> bytes:
+def _make_payload(body: bytes, kind: str, *, markdown: bool) -> bytes:
     import msgspec
 
     from interlock.protocol.kinds import CHAT
@@ -216,7 +216,7 @@ def _make_payload(given: bytes, kind: str, *, markdown: bool) -> bytes:
 
     if kind == CHAT:
         # For people, so output of other programs in other encodings is sent too.
-        text = given.decode(errors="replace")
+        text = body.decode(errors="replace")
         if not text.strip():
             raise typer.BadParameter("TEXT is empty.")
         return write_chat_payload(text.rstrip("\n"), "markdown" if markdown else "plain")
@@ -224,13 +224,13 @@ def _make_payload(given: bytes, kind: str, *, markdown: bool) -> bytes:
         raise typer.BadParameter("--markdown works only with the kind chat.")
     try:
         # Parsed here for a better error message.
-        given.decode()
-        msgspec.json.decode(given, type=dict[str, msgspec.Raw])
+        body.decode()
+        msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     except UnicodeDecodeError:
         raise typer.BadParameter(f"the payload of {kind} is not UTF-8.") from None
     except (msgspec.DecodeError, RecursionError) as error:
         raise typer.BadParameter(f"the payload of {kind} must be a JSON object: {error}.") from None
-    return given.strip()
+    return body.strip()
 
 
 @topic.command()
@@ -415,12 +415,14 @@ def grant(
     from interlock.topics.commands import admin as topic_admin
     from interlock.topics.commands import gateway_target as topic_where
 
-    given, removed = list(patterns or []), list(take or [])
-    for text in (id, *given, *removed):
+    added_patterns, removed_patterns = list(patterns or []), list(take or [])
+    for text in (id, *added_patterns, *removed_patterns):
         _check_text(text, "an argument")
     if not id.strip():
         raise typer.BadParameter("ID is empty: `interlock topic list` shows the participants.")
-    if not given and not removed:
+    if not added_patterns and not removed_patterns:
         raise typer.BadParameter("name a PATTERN to add, or one to remove with --take.")
     target = topic_where.find_gateway(config, node, gateway, token_file, ca)
-    topic_admin.change_capabilities(target, id, given, removed, topic=name, json=json)
+    topic_admin.change_capabilities(
+        target, id, added_patterns, removed_patterns, topic=name, json=json
+    )

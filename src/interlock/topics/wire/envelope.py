@@ -281,7 +281,7 @@ def _find_duplicate(text: bytes, members: _Members) -> str | None:
     occurs again, is a duplicate. So no value has to be parsed to find its end.
     """
     start = _OBJECT_START.match(text)
-    seen: set[str] = set()
+    names: set[str] = set()
     position = start.end() if start is not None else len(text)
     while (name := _MEMBER_START.match(text, position)) is not None:
         raw_name = name[1]
@@ -289,9 +289,9 @@ def _find_duplicate(text: bytes, members: _Members) -> str | None:
         value = bytes(members[member])
         position = name.end() + len(value)
         end = _MEMBER_END.match(text, position)
-        if member in seen or not text.startswith(value, name.end()) or end is None:
+        if member in names or not text.startswith(value, name.end()) or end is None:
             return member
-        seen.add(member)
+        names.add(member)
         position = end.end()
     return None
 

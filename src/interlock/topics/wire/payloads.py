@@ -404,9 +404,9 @@ def _check_unique_members(payload: Raw, *, deep: bool) -> None:
 def _find_duplicate(pairs: list[tuple[str, Any]]) -> str:
     """Return the first name that occurs a second time. One pass, because there may be 100,000
     names."""
-    seen: set[str] = set()
+    ids: set[str] = set()
     for name, _ in pairs:
-        if name in seen:
+        if name in ids:
             return name
-        seen.add(name)
+        ids.add(name)
     return ""

@@ -146,10 +146,10 @@ class Proposals:
             return None
         # Notes from the pending state no longer matter. Notes about a fulfilment stay.
         notes = [tracked.note] if tracked.status == "fulfilled" and tracked.note else []
-        changed = tracked.changed_fulfilments
+        changed_ids = tracked.changed_fulfilments
         if not is_same_call(tracked.params, request.params):
             notes.append(f"{head.sender} changed the arguments")
-            changed = (*changed, head.id)[:100]
+            changed_ids = (*changed_ids, head.id)[:100]
         if tracked.status == "fulfilled":
             notes.append(f"{head.sender} fulfilled it again")
         elif tracked.status != "pending":
@@ -159,7 +159,7 @@ class Proposals:
             status=TRANSITIONS[tracked.status, "fulfil"],
             fulfilled_by=tracked.fulfilled_by or head.sender,
             fulfilments=(*tracked.fulfilments, head.id)[:100],
-            changed_fulfilments=changed,
+            changed_fulfilments=changed_ids,
             note="; ".join(notes)[:_MAX_NOTE_LENGTH],
         )
 
@@ -172,11 +172,11 @@ class Proposals:
         remaining = tuple(
             request_id for request_id in tracked.fulfilments if request_id != fulfilment
         )
-        changed = tuple(
+        changed_ids = tuple(
             request_id for request_id in tracked.changed_fulfilments if request_id != fulfilment
         )
         if remaining:
-            self._change(tracked, fulfilments=remaining, changed_fulfilments=changed)
+            self._change(tracked, fulfilments=remaining, changed_fulfilments=changed_ids)
         else:
             status = TRANSITIONS[tracked.status, "withdraw"]
             self._change(
@@ -223,10 +223,10 @@ class Proposals:
         del self._proposals[oldest.proposalId]
         self._subtract_bytes(oldest)
 
-    def _subtract_bytes(self, removed: TrackedProposal) -> None:
-        self._bytes_by_proposer[removed.proposer] -= _estimate_bytes(removed)
-        if self._bytes_by_proposer[removed.proposer] <= 0:
-            del self._bytes_by_proposer[removed.proposer]
+    def _subtract_bytes(self, removed_proposal: TrackedProposal) -> None:
+        self._bytes_by_proposer[removed_proposal.proposer] -= _estimate_bytes(removed_proposal)
+        if self._bytes_by_proposer[removed_proposal.proposer] <= 0:
+            del self._bytes_by_proposer[removed_proposal.proposer]
 
     def _by_proposer(self, proposer: str) -> Iterator[TrackedProposal]:
         return (proposal for proposal in self._proposals.values() if proposal.proposer == proposer)

@@ -57,11 +57,13 @@ class MessageThreads:
     def record(self, envelope: Envelope, content: Content) -> str:
         """Record a message. Returns an error text if its id was used before, else an empty text."""
         head = envelope.head
-        earlier = self._messages.get(head.id)
-        if earlier is not None:
+        earlier_message = self._messages.get(head.id)
+        if earlier_message is not None:
             if head.sender == GATEWAY:
                 return ""
-            return f"The id {head.id[:60]!r} was used before, by {earlier.head.sender[:60]!r}."
+            return (
+                f"The id {head.id[:60]!r} was used before, by {earlier_message.head.sender[:60]!r}."
+            )
         message = summarize_message(head, content)
         self._messages[head.id] = message
         self._bytes += message.weight

@@ -112,9 +112,9 @@ def _temporary_registrar() -> Iterator[Registrar]:
             settings=SubserversConfig(),
             aggregator_id=str(uuid4()),
             node_info=msgspec.json.encode(CLIENT_INFO),
-            begin=_reject_dial_in,
-            end=lambda _: None,
-            taken=lambda _: False,
+            create_upstream=_reject_dial_in,
+            remove_upstream=lambda _: None,
+            is_segment_taken=lambda _: False,
             on_change=lambda: None,
         )
         try:

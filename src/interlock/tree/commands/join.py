@@ -208,7 +208,7 @@ class _StatePrinter:
         self._has_backup = has_backup
         self._registrant = registrant
         # A permanent rejection ends the command, so that the user can fix it.
-        registrant.stubborn = False
+        registrant.retries_rejections = False
         self._rejection: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._last_message = ""
 
@@ -235,7 +235,7 @@ class _StatePrinter:
             full_message = message if registrant.url in message else f"{registrant.url}: {message}"
             self._rejection.set_exception(InterlockError(problem.failure, full_message))
         elif registrant.state is RegistrantState.WAITING and message != self._last_message:
-            if not registrant.refused or self._has_backup:
+            if not registrant.is_rejected or self._has_backup:
                 output.print_note(f"{message} Retrying until Ctrl-C.")
             self._last_message = message
 

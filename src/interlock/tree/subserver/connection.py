@@ -83,7 +83,7 @@ async def _stdio(url: str, *, bearer: str | None = None, ssl: Any = None) -> Cha
 
 
 @contextmanager
-def hold_subserver_id(parent: ParentConfig, subserver_id: str | None) -> Iterator[str]:
+def lock_subserver_id(parent: ParentConfig, subserver_id: str | None) -> Iterator[str]:
     """Hold the id of this subserver while the block runs.
 
     The id is set by the author or by the node that started this program. Otherwise it is created
@@ -155,22 +155,22 @@ class RegistrationState(ConnectionState):
         elif registrant.state is RegistrantState.WAITING and problem is not None:
             was_registered, self._registered = self._registered, False
             # A permanent rejection is raised, so it is not logged, too.
-            if not registrant.refused or self._parent.backup:
+            if not registrant.is_rejected or self._parent.backup:
                 message = problem.message.rstrip(".")
                 prefix = "" if was_registered else "not registered: "
                 self._log_message(
                     logging.WARNING, f"{prefix}{message}. Trying again.", always=was_registered
                 )
         elif registrant.state is RegistrantState.ENDED:
-            self._end_with_error(problem, refused=registrant.refused)
+            self._end_with_error(problem, is_rejected=registrant.is_rejected)
 
     def _log_message(self, level: int, message: str, *, always: bool = False) -> None:
         if always or message != self._last_message:
             _log.log(level, "%s", message)
         self._last_message = message
 
-    def _end_with_error(self, problem: InterlockError | None, *, refused: bool) -> None:
-        if self._was_registered and not refused:
+    def _end_with_error(self, problem: InterlockError | None, *, is_rejected: bool) -> None:
+        if self._was_registered and not is_rejected:
             # The node that started this program has stopped, or the program is stopping.
             return
         error = problem or InterlockError(UPSTREAM_LOST, "Stopped before the registration.")
@@ -220,9 +220,9 @@ class SubserverConversation(Conversation):
         channel: Channel,
         registrant: Registrant,
         tools: Mapping[str, ServedTool],
-        about: ServerDescription,
+        description: ServerDescription,
     ) -> None:
-        super().__init__(channel.send, tools, about)
+        super().__init__(channel.send, tools, description)
         self._registrant = registrant
         self._parent_requests = ParentRequests(channel.send)
         self.ended_by: ParentRejectionError | None = None
@@ -249,7 +249,7 @@ class SubserverConversation(Conversation):
     def request(self, method: str, params: bytes) -> asyncio.Future[bytes]:
         return self._parent_requests.request(method, params)
 
-    def announce(self, method: str, params: bytes | Raw | None) -> None:
+    def send_notification(self, method: str, params: bytes | Raw | None) -> None:
         self._send(jsonrpc.notification(method, params))
 
     def closed(self) -> None:

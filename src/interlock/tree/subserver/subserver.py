@@ -26,7 +26,7 @@ from interlock.tree.subserver.connection import (
     choose_dialer,
     create_parent_config,
     current_call,
-    hold_subserver_id,
+    lock_subserver_id,
     log_to_stderr,
 )
 
@@ -168,7 +168,7 @@ class Subserver:
         )  # fmt: skip
         if self._registrant is not None:
             raise RuntimeError("The subserver is already connected.")
-        with hold_subserver_id(parent, self._id) as subserver_id:
+        with lock_subserver_id(parent, self._id) as subserver_id:
             state = RegistrationState(parent)
             self._loop = asyncio.get_running_loop()
             registrant = self._registrant = Registrant(
@@ -176,14 +176,14 @@ class Subserver:
                 subserver_id=subserver_id,
                 transport_class=self._transport_class,
                 role="leaf",
-                converse=self._create_conversation,
+                create_conversation=self._create_conversation,
                 on_state=state.on_state,
                 offers=_CAPABILITIES,
-                once=url == STDIO,
-                stubborn=False,
+                is_single_attempt=url == STDIO,
+                retries_rejections=False,
                 dial=choose_dialer(parent),
             )
-            registrant.begin()
+            registrant.start()
             try:
                 await state.wait_until_registered()
                 async with state.cancel_on_end():
@@ -300,10 +300,10 @@ class Subserver:
         params["_meta"] = {**params.get("_meta", {}), **meta}
         encoded = jsonrpc.encode_value(params)
         if _get_running_loop() is loop:
-            registrant.tell(method, encoded)
+            registrant.send_notification(method, encoded)
         else:
             # Functions without `async` run in threads.
-            loop.call_soon_threadsafe(registrant.tell, method, encoded)
+            loop.call_soon_threadsafe(registrant.send_notification, method, encoded)
 
     def _create_conversation(
         self, channel: Channel, registrant: Registrant

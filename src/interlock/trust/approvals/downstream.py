@@ -239,12 +239,15 @@ def read_report(
     try:
         raw = decode_members(result)["structuredContent"]
         report = msgspec.json.decode(raw, type=_Report, strict=True)
-        shown, capability = encode_canonical(report.arguments), encode_canonical(report.capability)
+        arguments, capability = (
+            encode_canonical(report.arguments),
+            encode_canonical(report.capability),
+        )
         meta = encode_canonical(report.meta) if report.meta else b""
     except (KeyError, ValueError, RecursionError, msgspec.MsgspecError):
         return None
     expires = parse_time(report.expires_at)
-    if expires <= now or max(len(shown), len(capability), len(meta)) > _MAX_ARGUMENT_BYTES:
+    if expires <= now or max(len(arguments), len(capability), len(meta)) > _MAX_ARGUMENT_BYTES:
         return None
     return Approval(
         id=report.confirmation_id,
@@ -258,7 +261,7 @@ def read_report(
         upstream=upstream,
         route=tuple(report.route),
         arguments=b"",
-        shown=shown,
+        shown=arguments,
         meta_shown=meta,
         masked=tuple(report.masked),
         capability=capability,
@@ -286,11 +289,11 @@ class ChildApprovals:
         """Add an approval. False: the id is known already, possibly from another child."""
         if approval.id in self._reports:
             return False
-        of_child = [
+        approvals_of_child = [
             id for id, report in self._reports.items() if report.upstream == approval.upstream
         ]
-        if len(of_child) >= MAX_REPORTS_PER_CHILD:
-            del self._reports[of_child[0]]
+        if len(approvals_of_child) >= MAX_REPORTS_PER_CHILD:
+            del self._reports[approvals_of_child[0]]
         self._reports[approval.id] = approval
         return True
 
@@ -345,24 +348,26 @@ class ChildPendingCalls:
             tool, _ = identify_tool(call.name, call.route)
             self._show_report(outcome.result, call.upstream, tool, call.caller, call.effect)
 
-    def apply_child_outcome(self, entry: ApprovalEntry, ended: Approval, now: float) -> Approval:
+    def apply_child_outcome(
+        self, entry: ApprovalEntry, ended_record: Approval, now: float
+    ) -> Approval:
         """Return the final record of an approved call.
 
-        It differs from `ended` if the child gate approved the call meanwhile.
+        It differs from `ended_record` if the child gate approved the call meanwhile.
 
         Args:
-            ended: the record with the response to the call.
+            ended_record: the record with the response to the call.
         """
         record = entry.record
         child_outcome, entry.child_outcome = entry.child_outcome, None
-        if child_outcome is not None and child_outcome[0] == ended.below:
+        if child_outcome is not None and child_outcome[0] == ended_record.below:
             # The child approved the call just after this node asked about it.
-            ended = with_child_outcome(record, child_outcome[1], now)
-        if record.below and record.below != ended.below:
+            ended_record = with_child_outcome(record, child_outcome[1], now)
+        if record.below and record.below != ended_record.below:
             self._on_passed(record.below)
-        if ended.below:
-            self._on_pending(ended)
-        return ended
+        if ended_record.below:
+            self._on_pending(ended_record)
+        return ended_record
 
     async def on_child_outcome(self, id: str, outcome: ProofOutcome) -> None:
         """Use the outcome of a call that a child gate approved as the outcome of the approval here.
@@ -378,12 +383,12 @@ class ChildPendingCalls:
             if record.below == id and (entry.call is not None or entry.writing):
                 entry.child_outcome = (id, outcome)
             elif record.below == id and record.state == DONE:
-                changed = with_child_outcome(record, outcome, self._inbox.wall_clock())
-                if changed.below:
-                    self._on_pending(changed)
+                updated_record = with_child_outcome(record, outcome, self._inbox.wall_clock())
+                if updated_record.below:
+                    self._on_pending(updated_record)
                 self._inbox.index(entry)
                 saved: asyncio.Future[WriteResult] = loop.create_future()
-                self._inbox.save(entry, changed, saved.set_result)
+                self._inbox.save(entry, updated_record, saved.set_result)
                 # A client that disconnects must not cancel this.
                 await asyncio.shield(saved)
 

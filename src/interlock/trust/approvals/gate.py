@@ -267,14 +267,15 @@ class ApprovalInbox:
             raise InterlockError(
                 TOO_BUSY, "The arguments of the pending calls use all space. Try again later."
             )
-        of_caller = [other for other in pending if other.caller.name == record.caller.name]
+        pending_of_caller = [other for other in pending if other.caller.name == record.caller.name]
         if (
-            len(of_caller) >= settings.max_pending_per_caller
-            or new_size + sum(map(record_size, of_caller)) > MAX_PENDING_BYTES_PER_CALLER
+            len(pending_of_caller) >= settings.max_pending_per_caller
+            or new_size + sum(map(record_size, pending_of_caller)) > MAX_PENDING_BYTES_PER_CALLER
         ):
             raise InterlockError(
                 TOO_BUSY,
-                f"{len(of_caller)} calls of {record.caller.name} are pending already. Wait until "
+                f"{len(pending_of_caller)} calls of {record.caller.name} are pending already. "
+                "Wait until "
                 "some of them are decided.",
             )
         entry = ApprovalEntry(
@@ -492,18 +493,18 @@ class ApprovalInbox:
         Args:
             newest: the record that ended just now, which keeps its result.
         """
-        ended = [
+        ended_entries = [
             entry
             for entry in self.entries.values()
             if entry.record.state in FINAL_STATES and not entry.record.below and not entry.writing
         ]
         by_caller: dict[str, list[ApprovalEntry]] = {}
-        for entry in ended:
+        for entry in ended_entries:
             if newest is None or entry.record.caller.name == newest.caller.name:
                 by_caller.setdefault(entry.record.caller.name, []).append(entry)
-        for of_caller in by_caller.values():
-            _trim_entries(of_caller, MAX_RETAINED_BYTES_PER_CALLER, newest)
-        _trim_entries(ended, MAX_RETAINED_BYTES, newest)
+        for entries_of_caller in by_caller.values():
+            _trim_entries(entries_of_caller, MAX_RETAINED_BYTES_PER_CALLER, newest)
+        _trim_entries(ended_entries, MAX_RETAINED_BYTES, newest)
 
     def _on_removal_timer(self, entry: ApprovalEntry) -> None:
         entry.timer = None
@@ -515,7 +516,9 @@ class ApprovalInbox:
 
     def _remove(self, entry: ApprovalEntry) -> None:
         self.entries.pop(entry.record.id, None)
-        child_ids = [child for child, own in self._child_ids.items() if own == entry.record.id]
+        child_ids = [
+            child for child, own_id in self._child_ids.items() if own_id == entry.record.id
+        ]
         for child_id in child_ids:
             del self._child_ids[child_id]
         self.unindex(entry)
@@ -757,12 +760,12 @@ class ApprovalGate:
         elif record.state not in FINAL_STATES:
             self._wait_for_outcome(call, entry, DISPATCH_TIMEOUT_SECONDS)
         elif record.below:
-            changed = self._find_changes(record, call, decision, reviewed)
+            changes = self._find_changes(record, call, decision, reviewed)
             now, keep = self._inbox.wall_clock(), self._inbox.settings.keep
-            if not may_retry_below(record, changed, now, keep):
+            if not may_retry_below(record, changes, now, keep):
                 return False
-            waits = self._wait_for_outcome(call, entry, DISPATCH_TIMEOUT_SECONDS)
-            if waits and entry.call is None and not entry.writing:
+            is_waiting = self._wait_for_outcome(call, entry, DISPATCH_TIMEOUT_SECONDS)
+            if is_waiting and entry.call is None and not entry.writing:
                 self.dispatch(entry, bytes(call.arguments), reviewed.raw_meta)
         elif record.collected or record.state == EXPIRED or not must_deliver(record):
             return False
@@ -897,13 +900,13 @@ class ApprovalGate:
             call.approval_id = ""
             raise InterlockError(CONFIRMATION_EXPIRED, "The approval belongs to another call.")
         record = entry.record
-        changed = self._find_changes(record, call, decision, reviewed)
-        if changed:
+        changes = self._find_changes(record, call, decision, reviewed)
+        if changes:
             raise InterlockError(
                 CONFIRMATION_EXPIRED,
-                f"{record.tool} was not called: {' and '.join(changed)} changed since it was "
+                f"{record.tool} was not called: {' and '.join(changes)} changed since it was "
                 "approved. Make the call again for a new approval.",
-                {"confirmation_id": record.id, "state": VOID, "changed": changed},
+                {"confirmation_id": record.id, "state": VOID, "changed": changes},
             )
         # An approved call is sent once, whatever the tool declares about repeats.
         call.is_retryable = False
@@ -940,19 +943,19 @@ class ApprovalGate:
         self, record: Approval, call: Call, decision: Decision, reviewed: ReviewedCall
     ) -> list[str]:
         """Return what changed since the call was approved, as phrases for a message."""
-        changed = []
+        changes = []
         if reviewed.tool != record.tool or call.upstream != record.upstream:
-            changed.append("the tool")
+            changes.append("the tool")
         elif reviewed.contract != record.contract:
-            changed.append("the tool's definition")
+            changes.append("the tool's definition")
         if (
             self._authorizer.policy.version != record.policy
             or decision.action > ACTIONS[record.action]
         ):
-            changed.append("the policy")
-        if not changed and reviewed.digest != record.digest:
-            changed.append("the call")
-        return changed
+            changes.append("the policy")
+        if not changes and reviewed.digest != record.digest:
+            changes.append("the call")
+        return changes
 
     # -- The outcome
 
@@ -991,14 +994,14 @@ class ApprovalGate:
         )
         now = self._inbox.wall_clock()
         if outcome is not None:
-            ended = with_outcome(record, outcome, collected, now)
+            ended_record = with_outcome(record, outcome, collected, now)
         else:
             assert error is not None
-            ended = with_error(record, error, collected, now, dispatched=dispatched)
-        final = ended
-        if entry.child_outcome is not None or record.below or ended.below:
-            final = self.child_calls.apply_child_outcome(entry, ended, now)
-        if final is not ended:
+            ended_record = with_error(record, error, collected, now, dispatched=dispatched)
+        final = ended_record
+        if entry.child_outcome is not None or record.below or ended_record.below:
+            final = self.child_calls.apply_child_outcome(entry, ended_record, now)
+        if final is not ended_record:
             outcome, error = read_outcome(final)
         entry.is_dispatching = False
 
@@ -1054,12 +1057,12 @@ class ApprovalGate:
         if call.proposal is None:
             # Even if the wait ends early, the caller comes back for the result.
             entry.has_plain_caller = True
-        of_caller = sum(
+        waiting_count = sum(
             len(other.waiters) for other in self._inbox if other.record.caller == record.caller
         )
         if (
             len(entry.waiters) >= MAX_WAITING_CALLS_PER_APPROVAL
-            or of_caller >= MAX_WAITING_CALLS_PER_CALLER
+            or waiting_count >= MAX_WAITING_CALLS_PER_CALLER
         ):
             self.host.finish(
                 call,

@@ -257,16 +257,16 @@ def read_public_key(text: bytes | str | dict[str, Any], name: str) -> tuple[Any,
             continue
         except Exception as error:
             # joserfc lets exceptions of its parser through.
-            why = f"has a key that cannot be read ({type(error).__name__})"
-            raise _anchor_error(name, why) from None
+            reason = f"has a key that cannot be read ({type(error).__name__})"
+            raise _anchor_error(name, reason) from None
         if key.curve_name in algorithms:
             public = kind.import_key(key.as_dict(private=False))
             return public, algorithms[key.curve_name]
     raise _anchor_error(name, "needs an Ed25519 or P-256 public key, as PEM or JWK")
 
 
-def _anchor_error(name: str, why: str) -> InterlockError:
-    return InterlockError(CONFIG, f"The trust anchor {name!r} {why}.")
+def _anchor_error(name: str, reason: str) -> InterlockError:
+    return InterlockError(CONFIG, f"The trust anchor {name!r} {reason}.")
 
 
 APPROVE: Final = "approve"
@@ -413,9 +413,9 @@ class Proofs:
         raise invalid_proof("no trust anchor of this node signed it")
 
 
-def invalid_proof(why: str) -> InterlockError:
+def invalid_proof(reason: str) -> InterlockError:
     """Return the error for a proof that does not count."""
-    return InterlockError(PROOF_INVALID, f"This proof does not count: {why}.")
+    return InterlockError(PROOF_INVALID, f"This proof does not count: {reason}.")
 
 
 def read_jws_header(proof: str) -> dict[str, Any]:
@@ -764,5 +764,5 @@ def _verify_signature(public: bytes, algorithm: int, signature: bytes, data: byt
     return True
 
 
-def _reject(why: str) -> NoReturn:
-    raise InterlockError(PROOF_INVALID, why)
+def _reject(reason: str) -> NoReturn:
+    raise InterlockError(PROOF_INVALID, reason)

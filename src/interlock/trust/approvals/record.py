@@ -399,8 +399,8 @@ def mask_secrets(
         pointer: the pointer of `value` itself.
     """
     masker = _Masker(schema, secrets)
-    shown = masker.mask(value, [schema], pointer, False)
-    return shown, tuple(masker.pointers)
+    masked_value = masker.mask(value, [schema], pointer, False)
+    return masked_value, tuple(masker.pointers)
 
 
 class _Masker(msgspec.Struct, eq=False):
@@ -609,13 +609,15 @@ def create_record(
     meta_shown = b""
     masked_meta: tuple[str, ...] = ()
     try:
-        shown, masked = mask_secrets(
+        shown_arguments, masked = mask_secrets(
             reviewed.arguments, schema, secrets=secrets, pointer="/arguments"
         )
-        arguments = encode_canonical(shown)
+        arguments = encode_canonical(shown_arguments)
         if reviewed.meta:
-            shown, masked_meta = mask_secrets(reviewed.meta, None, secrets=secrets, pointer="/meta")
-            meta_shown = encode_canonical(shown)
+            shown_arguments, masked_meta = mask_secrets(
+                reviewed.meta, None, secrets=secrets, pointer="/meta"
+            )
+            meta_shown = encode_canonical(shown_arguments)
     except RecursionError:
         raise InterlockError(
             INVALID_ARGUMENTS,
@@ -647,7 +649,7 @@ def create_record(
         contract=reviewed.contract,
         policy=policy,
         rule=decision.rule,
-        action=decision.action.word,
+        action=decision.action.label,
         reason=decision.reason if tool is None else _format_reason(decision, tool),
         created=created,
         expires=expires,
@@ -751,14 +753,14 @@ class ApprovalEntry(msgspec.Struct, eq=False):
 #   that restarts with the state `lost`, and does not ask again.
 
 
-def may_retry_below(record: Approval, changed: list[str], now: float, keep: float) -> bool:
+def may_retry_below(record: Approval, changes: list[str], now: float, keep: float) -> bool:
     """Return whether an approved call may be sent again to the child gate that held it.
 
     An approval is valid for as long as the child gate waits, and never longer than outcomes are
     stored.
 
     Args:
-        changed: what changed since the approval.
+        changes: what changed since the approval.
         keep: how long outcomes are stored, in seconds.
     """
-    return not changed and now < min(record.below_until, record.decided + keep)
+    return not changes and now < min(record.below_until, record.decided + keep)

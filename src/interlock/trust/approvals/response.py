@@ -91,16 +91,17 @@ def pending_text(
     Args:
         has_operators: whether any proof can be valid.
     """
-    how = f"at {url}" if url else f"with `interlock approve {approval.id}`"
-    who = "A person must approve it first"
+    instruction = f"at {url}" if url else f"with `interlock approve {approval.id}`"
+    requirement = "A person must approve it first"
     if approval.action == VERIFY:
-        who = "A person must approve it first, with their own key or passkey"
+        requirement = "A person must approve it first, with their own key or passkey"
     until = until or format_utc(approval.expires)
     rule = f" Rule: {' '.join(approval.rule.split())}." if approval.rule else ""
     reason = " ".join(approval.reason.split())
-    why = f" Reason: {reason}{'' if reason[-1] in '.!?…' else '.'}" if reason else ""
+    reason_text = f" Reason: {reason}{'' if reason[-1] in '.!?…' else '.'}" if reason else ""
     return (
-        f"{approval.tool} was not called. {who}.{why}{rule} Ask your user to decide {how} until "
+        f"{approval.tool} was not called. {requirement}.{reason_text}{rule} Ask your user to "
+        f"decide {instruction} until "
         f"{until}. You cannot approve it yourself. The call runs once it is approved. Then make "
         f"exactly the same call again to get its result. Approval: {approval.id}."
         f"{'' if has_operators else NO_OPERATORS_TEXT}"
@@ -195,10 +196,10 @@ def read_state(call: Call, seals: StateSealer) -> SealedState | None:
     raw = (call.extra_params or {}).get(REQUEST_STATE)
     try:
         state = None if raw is None else decode_value(raw)
-        opened = seals.open(state, call) if isinstance(state, str) else None
+        state_data = seals.open(state, call) if isinstance(state, str) else None
     except InterlockError:
         return None
-    return opened if opened is not None and opened.is_restart else None
+    return state_data if state_data is not None and state_data.is_restart else None
 
 
 def read_approval_id(call: Call, seals: StateSealer) -> str:
@@ -340,17 +341,17 @@ def with_outcome(record: Approval, outcome: Outcome, collected: bool, now: float
         collected: whether the caller receives the outcome now.
     """
     name = TOOL_ERROR if outcome.summary is not None and outcome.summary.is_error else OK
-    below, until = read_child_approval(outcome.result) or ("", 0.0)
+    child_id, until = read_child_approval(outcome.result) or ("", 0.0)
     too_long = len(outcome.result) > MAX_RESULT_BYTES
     return record.with_state(
         DONE,
         ended=now,
-        outcome=REQUIRED if below else name,
+        outcome=REQUIRED if child_id else name,
         result=_RESULT_TOO_LONG if too_long else outcome.result,
         era=(Era.SESSION if too_long else outcome.era).value,
         # A call that is pending at a child gate is not final: it is repeated until it passes.
-        collected=collected and not below,
-        below=below,
+        collected=collected and not child_id,
+        below=child_id,
         below_until=until,
     )
 
@@ -428,16 +429,16 @@ def read_outcome(record: Approval) -> tuple[Outcome | None, InterlockError | Non
     """Return the outcome or the error of an approval in a final state."""
     if record.result:
         return stored_outcome(record), None
-    about = {"confirmation_id": record.id, "state": record.state}
+    data = {"confirmation_id": record.id, "state": record.state}
     if record.trouble is not None:
         return None, from_stored_error(record.trouble)
     if record.state == REFUSED:
-        why = f": {record.note}" if record.note else "."
+        reason = f": {record.note}" if record.note else "."
         return None, InterlockError(
-            APPROVAL_REFUSED, f"{record.tool} was not called: {record.by} rejected it{why}", about
+            APPROVAL_REFUSED, f"{record.tool} was not called: {record.by} rejected it{reason}", data
         )
     failure = UPSTREAM_LOST if record.state == LOST else CONFIRMATION_EXPIRED
-    return None, InterlockError(failure, f"{record.tool}: {record.note}", about)
+    return None, InterlockError(failure, f"{record.tool}: {record.note}", data)
 
 
 def must_deliver(record: Approval) -> bool:

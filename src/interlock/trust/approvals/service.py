@@ -497,17 +497,17 @@ def _is_same_caller(first: Caller, second: Caller) -> bool:
 
 
 def _write_error(result: WriteResult, record: Approval) -> InterlockError:
-    about = {"confirmation_id": record.id, "state": record.state}
+    data = {"confirmation_id": record.id, "state": record.state}
     if result is WriteResult.USED:
-        return InterlockError(PROOF_INVALID, "This one-time token has been used already.", about)
+        return InterlockError(PROOF_INVALID, "This one-time token has been used already.", data)
     if result is WriteResult.TAKEN:
         return InterlockError(
-            ALREADY_DECIDED, "This call has been decided by another process.", about
+            ALREADY_DECIDED, "This call has been decided by another process.", data
         )
     return InterlockError(
         UNRECORDABLE,
         "The decision does not count, because it cannot be written to disk. Try again later.",
-        about,
+        data,
     )
 
 

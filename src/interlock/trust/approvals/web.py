@@ -391,29 +391,29 @@ class ApprovalsApp:
             await self._send_interlock_error(send, error)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send, path: str) -> None:
-        name, _, more = path.removeprefix("/").partition("/")
+        name, _, subpath = path.removeprefix("/").partition("/")
         posted = scope["method"] == "POST"
         if scope["method"] not in ("GET", "HEAD", "POST"):
             await self._send_error(send, 405, "method_not_allowed", "Use GET or POST.")
         elif name == "page":
-            await self._send_file(scope, send, more)
-        elif not posted and not more and name != "session" and _wants_page(scope):
+            await self._send_file(scope, send, subpath)
+        elif not posted and not subpath and name != "session" and _wants_page(scope):
             await self._send_page(scope, send, path)
-        elif name == "enrol" and posted and not more:
+        elif name == "enrol" and posted and not subpath:
             await self._enrol(scope, receive, send)
-        elif name == OPERATORS and not more:
+        elif name == OPERATORS and not subpath:
             await self._serve_operators(scope, receive, send, posted)
-        elif name == "session" and not more:
+        elif name == "session" and not subpath:
             await self._serve_session(scope, receive, send, posted)
         elif not name and not posted:
             await self._send_list(scope, send)
-        elif name == "events" and not more and not posted:
+        elif name == "events" and not subpath and not posted:
             await self._stream_list(scope, receive, send)
-        elif more == "events" and not posted:
+        elif subpath == "events" and not posted:
             await self._stream_approval(self._find(name), receive, send)
-        elif more == "revealed" and not posted:
+        elif subpath == "revealed" and not posted:
             await self._send_revealed(scope, send, name)
-        elif more:
+        elif subpath:
             await self._send_error(send, 404, "not_found", "No such path.")
         elif posted:
             await self._decide(scope, receive, send, name)

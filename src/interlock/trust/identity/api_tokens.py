@@ -71,8 +71,8 @@ class AccessSnapshot(msgspec.Struct, frozen=True):
         """
         if jti is not None and jti in self.jtis:
             return True
-        since = self.subjects.get(name)
-        return since is not None and (issued is None or issued <= since + LEEWAY_SECONDS)
+        revoked_at = self.subjects.get(name)
+        return revoked_at is not None and (issued is None or issued <= revoked_at + LEEWAY_SECONDS)
 
     def good_names(self, now: float) -> frozenset[str]:
         """Return the callers that have a valid token."""

@@ -41,9 +41,9 @@ class ClaimMapping(msgspec.Struct, frozen=True):
     may: Collection[str] = ("call",)
 
 
-def token_error(why: str) -> InterlockError:
+def token_error(reason: str) -> InterlockError:
     """Return the error for an invalid token."""
-    return InterlockError(UNAUTHENTICATED, f"Invalid or expired credentials: {why}.")
+    return InterlockError(UNAUTHENTICATED, f"Invalid or expired credentials: {reason}.")
 
 
 def check_times(claims: Claims, now: float, *, must_end: bool = True) -> float | None:
@@ -53,16 +53,16 @@ def check_times(claims: Claims, now: float, *, must_end: bool = True) -> float |
     Args:
         must_end: whether the token must have an `exp`.
     """
-    ends = _read_time(claims, "exp")
-    if ends is None and must_end:
+    expires_at = _read_time(claims, "exp")
+    if expires_at is None and must_end:
         raise token_error("the token has no `exp`, so it would never expire")
-    if ends is not None and now >= ends + LEEWAY_SECONDS:
+    if expires_at is not None and now >= expires_at + LEEWAY_SECONDS:
         raise token_error("the token has expired")
     for name in ("nbf", "iat"):
         begins = _read_time(claims, name)
         if begins is not None and begins > now + LEEWAY_SECONDS:
             raise token_error(f"the token is not valid yet (`{name}`)")
-    return ends
+    return expires_at
 
 
 def issued_at(claims: Claims) -> float | None:
@@ -70,12 +70,12 @@ def issued_at(claims: Claims) -> float | None:
     return _read_time(claims, "iat")
 
 
-def check_audience(claims: Claims, accepted: Collection[str]) -> None:
+def check_audience(claims: Claims, accepted_audiences: Collection[str]) -> None:
     """Raise InterlockError unless the token was issued for this node."""
     claim = claims.get("aud")
     audiences = [claim] if isinstance(claim, str) else claim if isinstance(claim, list) else []
-    own = {audience.rstrip("/") for audience in accepted}
-    if not any(isinstance(item, str) and item.rstrip("/") in own for item in audiences):
+    own_audiences = {audience.rstrip("/") for audience in accepted_audiences}
+    if not any(isinstance(item, str) and item.rstrip("/") in own_audiences for item in audiences):
         raise token_error("the token was issued for another receiver (`aud`)")
 
 
@@ -83,13 +83,13 @@ def read_caller(
     claims: Claims,
     mapping: ClaimMapping,
     *,
-    ends: float | None,
+    expires_at: float | None,
     reserved_names: Container[str],
 ) -> Caller:
     """Return the caller of a token. Raises InterlockError.
 
     Args:
-        ends: when the token expires.
+        expires_at: when the token expires.
         reserved_names: names of callers with other credentials, which no token may claim.
     """
     claimed = next((claims[name] for name in mapping.names if claims.get(name)), None)
@@ -108,7 +108,7 @@ def read_caller(
         kind=mapping.kind,
         roles=_read_texts(_find_claim(claims, mapping.roles)),
         scopes=_read_scopes(claims, mapping.scopes),
-        expires_at=ends,
+        expires_at=expires_at,
         id=jti if isinstance(jti, str) and jti else name,
     )
 

@@ -115,7 +115,7 @@ class IdentityComponent:
         self._refreshing: set[asyncio.Task[None]] = set()
         self._last_valid = LastValid(MAX_CACHED_TOKENS)
         self._api_tokens = ApiTokens(wall_clock)
-        self._warned_unread = False
+        self._has_warned_of_ignored_token = False
         self.watch = AccessWatch(
             access_path(config, environ, base_dir),
             self._api_tokens,
@@ -153,7 +153,7 @@ class IdentityComponent:
         """Return whether a caller of this name may be connected."""
         return (
             name in RESERVED_CALLER_NAMES
-            or any(name == known for _, known in self._parts.callers)
+            or any(name == known_name for _, known_name in self._parts.callers)
             or self.watch.is_active(name)
             or name in self._api_tokens.access.good_names(self._wall_clock())
         )
@@ -164,7 +164,11 @@ class IdentityComponent:
     def may_register(self, name: str) -> bool:
         """Return whether a caller of this name may register a subserver."""
         now = self._wall_clock()
-        configured = [one for (_, known), one in self._parts.callers.items() if known == name]
+        configured = [
+            caller_entry
+            for (_, known_name), caller_entry in self._parts.callers.items()
+            if known_name == name
+        ]
         access = self._api_tokens.access
         tokens = [token for token in access.tokens.values() if token.name == name]
         if configured or tokens:
@@ -209,8 +213,8 @@ class IdentityComponent:
         """Return whether the server of a token said recently that the token is valid."""
         if caller.kind != "introspection":
             return False
-        last = self._last_valid.get((caller.name, caller.id))
-        return last is not None and self._wall_clock() - last < RECALL_SECONDS
+        last_valid_at = self._last_valid.get((caller.name, caller.id))
+        return last_valid_at is not None and self._wall_clock() - last_valid_at < RECALL_SECONDS
 
     def _has_issuer(self, caller: Caller) -> bool:
         """Return whether the config still has an issuer that may have issued the token."""
@@ -333,15 +337,15 @@ class IdentityComponent:
             local=local,
             wall_clock=self._wall_clock,
             on_verified=self.watch.record_login,
-            on_ignored_token=self._on_unread_token,
+            on_ignored_token=self._on_ignored_token,
         )
         authenticator.verify_hop_token = self._read_hop_token
         callers = {(caller.kind, caller.name): caller for caller in named}
         return _Parts(config, authenticator, keys, opaque, callers)
 
-    def _on_unread_token(self) -> None:
-        if not self._warned_unread:
-            self._warned_unread = True
+    def _on_ignored_token(self) -> None:
+        if not self._has_warned_of_ignored_token:
+            self._has_warned_of_ignored_token = True
             _log.warning(
                 "tokens: a caller on this machine presents a token that is not checked, because "
                 "the config has no `tokens` and no issuers. All callers on this machine are %s",

@@ -91,9 +91,13 @@ class KeySet:
 
     def request_refresh(self) -> PendingIdentity | None:
         """Return what to wait for if the keys may have changed. None: they were read just now."""
-        last = self._requested_at
+        last_request_at = self._requested_at
         pause = UNKNOWN_KEY_PAUSE_SECONDS
-        if self._reading is None and last is not None and self._clock() - last < pause:
+        if (
+            self._reading is None
+            and last_request_at is not None
+            and self._clock() - last_request_at < pause
+        ):
             return None
         return PendingIdentity(self._refresh_on_request)
 
@@ -130,10 +134,10 @@ class KeySet:
             async with asyncio.timeout(FETCH_TIMEOUT_SECONDS):
                 keys = read_keys(await self._fetch_document())
         except (SignInProblem, TimeoutError, OSError, ValueError) as error:
-            why = error.reason if isinstance(error, SignInProblem) else str(error) or "timeout"
+            reason = error.reason if isinstance(error, SignInProblem) else str(error) or "timeout"
             if self.problem is None:
-                _log.warning("issuer %s: its keys cannot be read: %s", self.issuer, why)
-            self.problem = why
+                _log.warning("issuer %s: its keys cannot be read: %s", self.issuer, reason)
+            self.problem = reason
         except Exception:
             # Callers wait for the end of this task, so it must not fail.
             # A waiting caller must get a result in any case.
@@ -213,9 +217,9 @@ class KeySet:
             try:
                 self._use(read_keys(self._file.read_bytes()))
             except (OSError, ValueError) as error:
-                why = error.strerror if isinstance(error, OSError) else str(error)
+                reason = error.strerror if isinstance(error, OSError) else str(error)
                 raise _config_error(
-                    config, f"has a `jwks_file` that cannot be read: {why}"
+                    config, f"has a `jwks_file` that cannot be read: {reason}"
                 ) from None
             self._tried_at = self._clock()
         elif not is_secure(url):
@@ -225,5 +229,5 @@ class KeySet:
             )
 
 
-def _config_error(config: IssuerConfig, why: str) -> InterlockError:
-    return InterlockError(CONFIG, f"`identity.issuers`: the issuer {config.issuer} {why}.")
+def _config_error(config: IssuerConfig, reason: str) -> InterlockError:
+    return InterlockError(CONFIG, f"`identity.issuers`: the issuer {config.issuer} {reason}.")

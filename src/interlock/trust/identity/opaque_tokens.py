@@ -99,10 +99,10 @@ class IntrospectionClient:
             RecursionError,
             UnicodeDecodeError,
         ) as error:
-            why = error.reason if isinstance(error, SignInProblem) else str(error) or "timeout"
+            reason = error.reason if isinstance(error, SignInProblem) else str(error) or "timeout"
             if self.problem is None:
-                _node_log.warning("introspection server %s: request failed: %s", self._url, why)
-            self.problem = why
+                _node_log.warning("introspection server %s: request failed: %s", self._url, reason)
+            self.problem = reason
             return None
         if self.problem is not None:
             _node_log.info("introspection server %s: works again", self._url)
@@ -191,12 +191,12 @@ class OpaqueTokens:
         request = self._requests.get(digest)
         if request is None:
             request = self._requests[digest] = asyncio.get_running_loop().create_task(
-                self._ask(bearer, digest), name="introspection"
+                self._introspect(bearer, digest), name="introspection"
             )
         # A cancelled caller must not stop the request, because others may wait for it.
         await asyncio.shield(request)
 
-    async def _ask(self, bearer: str, digest: bytes) -> None:
+    async def _introspect(self, bearer: str, digest: bytes) -> None:
         try:
             result = await self._ask_servers(bearer)
         except Exception:
@@ -238,10 +238,10 @@ class OpaqueTokens:
     def _read_result(self, claims: Claims, server: IntrospectionServer) -> _CachedResult:
         now = self._clock()
         try:
-            ends = check_times(claims, now, must_end=False)
+            expires_at = check_times(claims, now, must_end=False)
             check_audience(claims, server.audience())
             caller = read_caller(
-                claims, server.mapping, ends=ends, reserved_names=self._reserved_names
+                claims, server.mapping, expires_at=expires_at, reserved_names=self._reserved_names
             )
             jti = claims.get("jti")
             if self._revocations.is_revoked(
@@ -250,7 +250,7 @@ class OpaqueTokens:
                 raise token_error("the token was revoked")
         except InterlockError as error:
             return _CachedResult(now + CACHE_SECONDS, error=error)
-        invalid_at = None if ends is None else ends + LEEWAY_SECONDS
+        invalid_at = None if expires_at is None else expires_at + LEEWAY_SECONDS
         until = now + CACHE_SECONDS if invalid_at is None else min(now + CACHE_SECONDS, invalid_at)
         return _CachedResult(until, KnownToken(caller, until, invalid_at))
 

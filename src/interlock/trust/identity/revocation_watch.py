@@ -118,8 +118,8 @@ class AccessWatch:
     def is_active(self, name: str) -> bool:
         """Return whether a caller may still be connected by a valid token."""
         now = self._clock()
-        ends = self._active.get(name, {}).values()
-        return any(end is None or now < end for end in ends)
+        expires_at = self._active.get(name, {}).values()
+        return any(end is None or now < end for end in expires_at)
 
     def retain_only(self, names: Iterable[str] = ()) -> None:
         """Remove the logins of all other callers, after a change of the config: they log in
@@ -172,7 +172,9 @@ class AccessWatch:
                 ids.add(id)
         # The revocation of a subject covers all tokens that it has.
         without_tokens = {
-            name for name, since in after.subjects.items() if before.subjects.get(name) != since
+            name
+            for name, revoked_at in after.subjects.items()
+            if before.subjects.get(name) != revoked_at
         }
         new_jtis = after.jtis - before.jtis
         names |= {name for name, active in self._active.items() if new_jtis.intersection(active)}
@@ -189,8 +191,8 @@ class AccessWatch:
         now = self._clock()
         expired = set()
         for name, ids in list(self._active.items()):
-            ended = [id for id, end in ids.items() if end is not None and now >= end]
-            for id in ended:
+            expired_ids = [id for id, end in ids.items() if end is not None and now >= end]
+            for id in expired_ids:
                 del ids[id]
             if not ids:
                 del self._active[name]

@@ -102,13 +102,15 @@ class SignedTokens:
         algorithm = _check_header(header, issuer)
         claims = self._verify(bearer, header.get("kid"), algorithm, issuer)
         now = self._clock()
-        ends = check_times(claims, now)
-        assert ends is not None
+        expires_at = check_times(claims, now)
+        assert expires_at is not None
         check_audience(claims, issuer.audience())
-        caller = read_caller(claims, issuer.mapping, ends=ends, reserved_names=self._reserved_names)
+        caller = read_caller(
+            claims, issuer.mapping, expires_at=expires_at, reserved_names=self._reserved_names
+        )
         if self._revocations.is_revoked(caller.name, _text(claims.get("jti")), issued_at(claims)):
             raise token_error("the token was revoked")
-        return KnownToken(caller, ends + LEEWAY_SECONDS, ends + LEEWAY_SECONDS)
+        return KnownToken(caller, expires_at + LEEWAY_SECONDS, expires_at + LEEWAY_SECONDS)
 
     def _verify(self, token: str, kid: object, algorithm: str, issuer: Issuer) -> Claims:
         if kid is not None and not isinstance(kid, str):

@@ -262,7 +262,7 @@ def _read_snapshot(file: sqlite3.Connection) -> AccessSnapshot:
         file.execute("COMMIT")
     return AccessSnapshot(
         {row[0]: _read_row(row) for row in rows},
-        {value: since for kind, value, since in revoked if kind == "subject"},
+        {value: revoked_at for kind, value, revoked_at in revoked if kind == "subject"},
         frozenset(value for kind, value, _ in revoked if kind == "jti"),
     )
 

@@ -176,14 +176,14 @@ def verify_chain(
     rows: Iterable[tuple[bytes, str]],
     *,
     roots: Sequence[Enrolment] = (),
-    known: OperatorChainHead | None = None,
+    known_head: OperatorChainHead | None = None,
     is_recovered: RecoveryCheck = _reject_recovery,
 ) -> Chain:
     """Verify entries and their proofs, and return the chain with its operators.
 
     Args:
         roots: the operators of the config. If there are any, one of them signs the first entry.
-        known: the end of the chain as it was seen earlier. A chain that contains it needs no
+        known_head: the end of the chain as it was seen earlier. A chain that contains it needs no
             signature of a root, who may have left the config meanwhile.
         is_recovered: checks entries of a recovery.
     """
@@ -196,11 +196,11 @@ def verify_chain(
             needs_root = _check_next(current, raw, proof, roots, is_recovered)
             extended = _extend(current, raw, proof)
         except (InterlockError, ValueError, TypeError, msgspec.MsgspecError) as error:
-            why = error.message if isinstance(error, InterlockError) else str(error)
-            return chain._replace(problem=f"entry {len(current.links) + 1}: {why}")
+            reason = error.message if isinstance(error, InterlockError) else str(error)
+            return chain._replace(problem=f"entry {len(current.links) + 1}: {reason}")
         if needs_root or unconfirmed.links:
             unconfirmed = extended
-            if known is not None and unconfirmed.contains(known):
+            if known_head is not None and unconfirmed.contains(known_head):
                 chain, unconfirmed = unconfirmed, Chain()
         else:
             chain = extended
@@ -257,8 +257,8 @@ def _without_history(enrolment: Enrolment) -> Enrolment:
 
 def _extend(chain: Chain, raw: bytes, proof: str) -> Chain:
     entry = decode_entry(raw)
-    remaining = [one for one in chain.operators if one.id not in entry.remove]
-    new = [msgspec.structs.replace(one, created=entry.time) for one in entry.enrol]
+    remaining = [operator for operator in chain.operators if operator.id not in entry.remove]
+    new = [msgspec.structs.replace(operator, created=entry.time) for operator in entry.enrol]
     return Chain((*remaining, *new), (*chain.links, link_of(raw, proof)))
 
 
@@ -312,14 +312,14 @@ class _AnyOrigin(tuple[str, ...]):
 def _check_permission(signer: Enrolment, entry: ChainEntry, operators: Sequence[Enrolment]) -> None:
     """Check that an operator who may approve some tools only grants no more than that. Raises
     InterlockError."""
-    own = [operator for operator in operators if operator.name == signer.name]
-    callers = {operator.caller for operator in own if operator.caller}
+    own_operators = [operator for operator in operators if operator.name == signer.name]
+    callers = {operator.caller for operator in own_operators if operator.caller}
     if callers and any(
         new.name == signer.name and new.caller not in callers for new in entry.enrol
     ):
         # Otherwise an operator could approve its own calls with another key.
         raise _invalid(f"{signer.name} is a caller, and its other keys must name that caller")
-    limits = [set(operator.tools) for operator in own if operator.tools]
+    limits = [set(operator.tools) for operator in own_operators if operator.tools]
     if not limits:
         return
     allowed = set.intersection(*limits)
@@ -380,9 +380,9 @@ def key_of(enrolment: Enrolment) -> Any:
     try:
         return kind.import_key(enrolment.public)
     except (JoseError, ValueError, TypeError) as error:
-        why = f"the key {enrolment.id} of {enrolment.name} cannot be used ({error})"
-        raise _invalid(why) from None
+        reason = f"the key {enrolment.id} of {enrolment.name} cannot be used ({error})"
+        raise _invalid(reason) from None
 
 
-def _invalid(why: str) -> InterlockError:
-    return InterlockError(PROOF_INVALID, why)
+def _invalid(reason: str) -> InterlockError:
+    return InterlockError(PROOF_INVALID, reason)

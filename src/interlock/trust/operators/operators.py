@@ -244,10 +244,10 @@ class OperatorWatch:
             enrolment, id = pending.enrolment, pending.id
             label = f"{enrolment.name} ({enrolment.kind} {enrolment.id[:16]})"
             if pending.recovery:
-                ends = self.recovery_time(pending)
+                expires_at = self.recovery_time(pending)
                 when = "only if root or an operator allows it"
-                if ends is not None:
-                    when = f"at {format_local(ends)}"
+                if expires_at is not None:
+                    when = f"at {format_local(expires_at)}"
                 notices.append(
                     f"Recovery: {label} becomes an operator {when}, without the proof of another. "
                     f"Reject it: interlock keys reject {id}"
@@ -267,8 +267,8 @@ class OperatorWatch:
         self._report_warning(snapshot.warning)
         head = "" if snapshot.head is None else f"head:{snapshot.head.number}:{snapshot.head.link}"
         if self._is_started:
-            old = {(one.id, one.name, one.kind) for one in before}
-            new = {(one.id, one.name, one.kind) for one in snapshot.operators}
+            old = {(operator.id, operator.name, operator.kind) for operator in before}
+            new = {(operator.id, operator.name, operator.kind) for operator in snapshot.operators}
             for _, name, kind in sorted(new - old):
                 self.on_change(f"{name} ({kind})", "enrolled", head)
             for _, name, kind in sorted(old - new):
@@ -279,7 +279,9 @@ class OperatorWatch:
                 self._report_request(pending)
         self._passkeys = {
             passkey.id: passkey
-            for passkey in (one.passkey for one in self.enrolled if one.kind == "passkey")
+            for passkey in (
+                operator.passkey for operator in self.enrolled if operator.kind == "passkey"
+            )
         }
         if self.anchors is not None:
             self.anchors.refresh()
@@ -560,8 +562,8 @@ class Operators:
         A challenge contains its own end and a mark of this node, so nothing has to be stored,
         however many clients ask.
         """
-        ends = int((self._clock() + CHALLENGE_SECONDS) * 1000)
-        content = secrets.token_bytes(_NONCE_BYTES) + ends.to_bytes(_TIME_BYTES, "big")
+        expires_at = int((self._clock() + CHALLENGE_SECONDS) * 1000)
+        content = secrets.token_bytes(_NONCE_BYTES) + expires_at.to_bytes(_TIME_BYTES, "big")
         return {"nonce": to_base64url(content + self._mark(content)), "aud": self._audience()}
 
     def _mark(self, content: bytes) -> bytes:
@@ -587,12 +589,12 @@ class Operators:
         verdict = await self.proofs.judge(approval, proof, self._now)
         if verdict.decision != APPROVE:
             raise InterlockError(PROOF_INVALID, "The operator did not agree to sign in.")
-        ends = self._challenge_end(nonce)
-        if self._clock() >= ends:
+        expires_at = self._challenge_end(nonce)
+        if self._clock() >= expires_at:
             # Another request used the same proof meanwhile, or the check took too long.
             raise expired
         self._remove_expired_challenges()
-        self._used_challenges[nonce] = ends
+        self._used_challenges[nonce] = expires_at
         session = secrets.token_urlsafe(32)
         entry = (verdict.anchor, self._clock() + SESSION_SECONDS)
         self._sessions[sha256(session.encode()).digest()] = entry
@@ -600,16 +602,16 @@ class Operators:
 
     def session_operator(self, session: str) -> str:
         """Return the name of the operator of a session. Raises InterlockError."""
-        name, ends = self._sessions.get(sha256(session.encode()).digest(), ("", 0.0))
+        name, expires_at = self._sessions.get(sha256(session.encode()).digest(), ("", 0.0))
         is_operator = self.proofs is not None and bool(self.proofs.anchors.find(name))
-        if self._clock() >= ends or not is_operator:
+        if self._clock() >= expires_at or not is_operator:
             raise InterlockError(UNAUTHENTICATED, "The session has expired. Sign in again.")
         return name
 
     def session_seconds(self, session: str) -> float:
         """Return for how many seconds a session is still valid."""
-        _, ends = self._sessions.get(sha256(session.encode()).digest(), ("", 0.0))
-        return max(0.0, ends - self._clock())
+        _, expires_at = self._sessions.get(sha256(session.encode()).digest(), ("", 0.0))
+        return max(0.0, expires_at - self._clock())
 
     async def refresh(self) -> None:
         """Read the operators again."""
@@ -618,7 +620,9 @@ class Operators:
     def _remove_expired_challenges(self) -> None:
         now = self._clock()
         self._used_challenges = {
-            nonce: ends for nonce, ends in self._used_challenges.items() if now < ends
+            nonce: expires_at
+            for nonce, expires_at in self._used_challenges.items()
+            if now < expires_at
         }
 
 

@@ -171,20 +171,20 @@ class OperatorStore:
         keys. Raises InterlockError."""
         if not self.path.exists():
             return []
-        removed = self.find(name_or_id)
-        if removed:
-            draft = self.draft(remove=[enrolment.id for enrolment in removed])
+        matches = self.find(name_or_id)
+        if matches:
+            draft = self.draft(remove=[enrolment.id for enrolment in matches])
             self.append(draft.entry, "" if sign is None else sign(draft))
         with self._open() as file:
             file.execute("DELETE FROM code WHERE name = ?", (name_or_id,))
             for pending in self._read_pending(file):
                 if pending.enrolment.name == name_or_id:
                     file.execute("DELETE FROM pending WHERE id = ?", (pending.id,))
-        return removed
+        return matches
 
     def find(self, name_or_id: str) -> list[Enrolment]:
         """Return the enrolments with this name or id."""
-        return [one for one in self.all() if name_or_id in (one.name, one.id)]
+        return [operator for operator in self.all() if name_or_id in (operator.name, operator.id)]
 
     def record_use(self, id: bytes, counter: int) -> bool:
         """Store the use count of a passkey. False: the count did not grow, so the passkey was
@@ -192,8 +192,11 @@ class OperatorStore:
         name = to_base64url(id)
         with self._open() as file:
             operators = with_counters(file, self._read_chain(file))
-            known = [one for one in operators if one.id == name]
-            if not any(one.kind == "passkey" and one.counter < counter for one in known):
+            matching_operators = [operator for operator in operators if operator.id == name]
+            if not any(
+                operator.kind == "passkey" and operator.counter < counter
+                for operator in matching_operators
+            ):
                 return False
             file.execute("INSERT OR REPLACE INTO counter VALUES (?, ?)", (name, counter))
             return True
@@ -228,7 +231,9 @@ class OperatorStore:
         """Enrol a pending operator with the entry that an operator signed. Raises
         InterlockError."""
         with self._open() as file:
-            pending = next((one for one in self._read_pending(file) if one.id == id), None)
+            pending = next(
+                (enrolment for enrolment in self._read_pending(file) if enrolment.id == id), None
+            )
             change = decode_entry(entry)
             if (
                 pending is None
@@ -270,7 +275,9 @@ class OperatorStore:
         the entry. None: there is no such recovery any more. Raises InterlockError."""
         key = self._mark_key()
         with self._open() as file:
-            pending = next((one for one in self._read_pending(file) if one.id == id), None)
+            pending = next(
+                (enrolment for enrolment in self._read_pending(file) if enrolment.id == id), None
+            )
             if pending is None or not pending.recovery or not pending.seen or not key:
                 return None
             chain = self._check_head(self._read_chain(file))
@@ -365,15 +372,15 @@ class OperatorStore:
         except OSError as error:
             raise _store_error(self.head_path, error) from None
 
-    def _check_head(self, chain: Chain, known: OperatorChainHead | None = None) -> Chain:
+    def _check_head(self, chain: Chain, known_head: OperatorChainHead | None = None) -> Chain:
         """Raise InterlockError for a chain without the end that the node saw last."""
-        known = known or self.known_head()
-        if not chain.contains(known):
-            why = f" ({chain.problem})" if chain.problem else ""
+        known_head = known_head or self.known_head()
+        if not chain.contains(known_head):
+            reason = f" ({chain.problem})" if chain.problem else ""
             raise InterlockError(
                 errors.INTERNAL,
                 f"The operators in {self.path} were cut or replaced: the node knew a longer chain"
-                f"{why}. Restore the file from a backup. Other ways: docs/approvals.md.",
+                f"{reason}. Restore the file from a backup. Other ways: docs/approvals.md.",
                 data={"path": str(self.path)},
             )
         return chain
@@ -452,7 +459,7 @@ class OperatorStore:
         return verify_chain(
             read_chain_rows(file),
             roots=self.roots(),
-            known=self.known_head(),
+            known_head=self.known_head(),
             is_recovered=self._is_recovered,
         )
 
@@ -488,8 +495,8 @@ class OperatorStore:
             (MAX_PENDING,),
         ).fetchall()
         result: list[PendingEnrolment] = []
-        for id, record, made, recovery, seen, mark in rows:
-            if not now - PENDING_SECONDS < made <= now + 1:
+        for id, record, created_at, recovery, seen, mark in rows:
+            if not now - PENDING_SECONDS < created_at <= now + 1:
                 continue
             try:
                 enrolment = msgspec.json.decode(record, type=Enrolment)
@@ -501,7 +508,7 @@ class OperatorStore:
                 bytes(mark), _mark(key, "seen", id, digest_of(_encode(enrolment)), seen)
             ):
                 seen = 0.0
-            result.append(PendingEnrolment(str(id), enrolment, made, bool(recovery), seen))
+            result.append(PendingEnrolment(str(id), enrolment, created_at, bool(recovery), seen))
         return result
 
     def _add_pending(
@@ -627,7 +634,7 @@ class OperatorReader:
             chain = verify_chain(
                 read_chain_rows(file),
                 roots=self._store.roots(),
-                known=self._head,
+                known_head=self._head,
                 is_recovered=self._is_recovered,
             )
             self._store._check_head(chain, self._head)
@@ -651,8 +658,8 @@ class OperatorReader:
     def _is_recovered(self, number: int, digest: str, proof: str) -> bool:
         if not self._store._is_recovered(number, digest, proof):
             return False
-        seen = self._head is not None and number <= self._head.number
-        return seen or proof == ROOT_PROOF or digest in self.recoveries or not self._started
+        is_seen = self._head is not None and number <= self._head.number
+        return is_seen or proof == ROOT_PROOF or digest in self.recoveries or not self._started
 
     _started = False
 
@@ -677,8 +684,8 @@ def with_counters(file: sqlite3.Connection, chain: Chain) -> list[Enrolment]:
     """Return the operators, each passkey with its current use count."""
     uses: dict[str, int] = dict(file.execute("SELECT id, value FROM counter").fetchall())
     return [
-        msgspec.structs.replace(one, counter=max(one.counter, uses.get(one.id, 0)))
-        for one in chain.operators
+        msgspec.structs.replace(operator, counter=max(operator.counter, uses.get(operator.id, 0)))
+        for operator in chain.operators
     ]
 
 
@@ -698,7 +705,9 @@ def _upgrade(file: sqlite3.Connection) -> None:
     for statement in _SCHEMA:
         file.execute(statement)
     if enrolments:
-        draft = Chain().draft(time=max(one.created for one in enrolments), enrol=enrolments)
+        draft = Chain().draft(
+            time=max(enrolment.created for enrolment in enrolments), enrol=enrolments
+        )
         file.execute("INSERT INTO chain VALUES (1, ?, '')", (draft.entry,))
     file.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 

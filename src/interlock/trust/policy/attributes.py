@@ -109,18 +109,18 @@ def _upstream_uri(call: Call, member: str) -> str:
 def spellings(uri: str) -> tuple[str, ...]:
     """Return a URI, and its form with escapes and dots resolved, because a server may resolve
     them."""
-    scheme, separator, rest = uri.partition("://")
+    scheme, separator, remainder = uri.partition("://")
     if not separator:
         return (uri,)
-    if _RESOLVABLE.search(rest):
-        plain = unquote(rest).replace("\\", "/")
+    if _RESOLVABLE.search(remainder):
+        plain = unquote(remainder).replace("\\", "/")
         resolved = posixpath.normpath(plain)
         if plain.startswith("/"):
             resolved = "/" + resolved.lstrip("/")
         if plain.endswith("/") and not resolved.endswith("/"):
             resolved += "/"
-        rest = resolved
-    normalized = scheme.lower() + separator + rest
+        remainder = resolved
+    normalized = scheme.lower() + separator + remainder
     return (uri,) if normalized == uri else (uri, normalized)
 
 

@@ -16,13 +16,13 @@ class PolicyAction(IntEnum):
     VERIFY = 2
     DENY = 3
 
-    word: str
+    label: str
 
     def __init__(self, _: int) -> None:
-        self.word = self._name_.lower()
+        self.label = self._name_.lower()
 
 
-ACTIONS: Final = {action.word: action for action in PolicyAction}
+ACTIONS: Final = {action.label: action for action in PolicyAction}
 
 
 class Decision(msgspec.Struct, frozen=True, gc=False):

@@ -48,49 +48,49 @@ def explain(policy: Policy, call: Call, request: PolicyRequest) -> Explanation:
     """Explain the decision about a call. Raises InterlockError as `Policy.judge` does."""
     caller = call.caller or Caller("")
     decision = policy.judge_as(call, request)
-    about: Mapping[str, Any] | None = None
+    attributes: Mapping[str, Any] | None = None
     if any(rule.conditions for rule in policy.rules):
-        about = condition_attributes(call, caller, read_arguments(call))
-    matches = [_match(rule, caller, request, about) for rule in policy.rules]
+        attributes = condition_attributes(call, caller, read_arguments(call))
+    matches = [_match(rule, caller, request, attributes) for rule in policy.rules]
     ranked = sorted(
         zip(policy.rules, matches, strict=True), key=lambda pair: (-pair[0].action, pair[0].number)
     )
     # Of two rules with the same action, the policy names one without a condition.
     fitting = [match for _, match in ranked if not match.misses]
     fitting.sort(key=lambda match: match.rule != decision.rule)
-    nearly = [match for _, match in ranked if len(match.misses) == 1]
+    near_matches = [match for _, match in ranked if len(match.misses) == 1]
     return Explanation(
-        action=decision.action.word,
+        action=decision.action.label,
         rule=decision.rule,
         reason=decision.reason,
         policy=policy.version,
         fitting=tuple(fitting),
-        nearly=tuple(nearly[:MAX_NEAR_MATCHES]),
+        nearly=tuple(near_matches[:MAX_NEAR_MATCHES]),
     )
 
 
 def _match(
-    rule: Rule, caller: Caller, request: PolicyRequest, about: Mapping[str, Any] | None
+    rule: Rule, caller: Caller, request: PolicyRequest, attributes: Mapping[str, Any] | None
 ) -> RuleMatch:
     misses = [*_caller_misses(rule, caller), *_request_misses(rule, request)]
     notes: list[str] = []
     if not misses:
         for condition in rule.conditions:
-            holds, note = _evaluate(rule, condition, about)
-            if not holds:
+            is_satisfied, note = _evaluate(rule, condition, attributes)
+            if not is_satisfied:
                 misses.append(note or condition.explain_miss())
             elif note:
                 notes.append(note)
     decision: Decision = rule.decision
     text = "" if misses else "; ".join(notes)
-    return RuleMatch(rule.name, rule.action.word, decision.reason, tuple(misses), text)
+    return RuleMatch(rule.name, rule.action.label, decision.reason, tuple(misses), text)
 
 
 def _evaluate(
-    rule: Rule, condition: CallCondition, about: Mapping[str, Any] | None
+    rule: Rule, condition: CallCondition, attributes: Mapping[str, Any] | None
 ) -> tuple[bool, str]:
     try:
-        return condition.holds(about), ""
+        return condition.is_satisfied(attributes), ""
     except UndecidableError as error:
         effect = "so it counts as true" if rule.restricts else "so the rule allows nothing"
         return rule.restricts, f"{condition.text} cannot be evaluated ({error}), {effect}"
@@ -144,5 +144,5 @@ def _are_similar(pattern: str, tool: str) -> bool:
 
 def _list(items: Any) -> str:
     texts = [str(item) for item in items]
-    more = f" and {len(texts) - _MAX_LISTED} more" if len(texts) > _MAX_LISTED else ""
-    return ", ".join(texts[:_MAX_LISTED]) + more
+    remainder = f" and {len(texts) - _MAX_LISTED} more" if len(texts) > _MAX_LISTED else ""
+    return ", ".join(texts[:_MAX_LISTED]) + remainder

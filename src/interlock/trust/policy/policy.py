@@ -157,9 +157,9 @@ class Policy:
             plan = cast("ConditionalRules", plan.harmless)
         if not plan.conditional:
             return plan.otherwise
-        about = condition_attributes(call, caller, read_arguments(call))
+        attributes = condition_attributes(call, caller, read_arguments(call))
         for rule in plan.conditional:
-            if rule.holds(about):
+            if rule.is_satisfied(attributes):
                 return rule.decision
         return plan.otherwise
 
@@ -169,12 +169,12 @@ class Policy:
         rule = next((rule for rule in self.rules if rule.decision.rule == rule_name), None)
         if rule is None or not rule.conditions:
             return ""
-        about = condition_attributes(call, call.caller or _NO_CALLER, read_arguments(call))
+        attributes = condition_attributes(call, call.caller or _NO_CALLER, read_arguments(call))
         for condition in rule.conditions:
             try:
-                condition.holds(about)
+                condition.is_satisfied(attributes)
             except UndecidableError as error:
-                return "its arguments cannot be read" if about is None else str(error)
+                return "its arguments cannot be read" if attributes is None else str(error)
         return ""
 
     def _judge_other(self, call: Call) -> Decision:
@@ -364,10 +364,10 @@ def _denied_error(call: Call, decision: Decision, version: str) -> InterlockErro
     subject = (call.name if route is None else route.canonical) or call.method
     if len(subject) > _MAX_SUBJECT_LENGTH:
         subject = subject[:_MAX_SUBJECT_LENGTH] + "…"
-    why = f" {decision.reason}" if decision.reason else ""
+    reason = f" {decision.reason}" if decision.reason else ""
     return InterlockError(
         DENIED,
-        f"The policy of this node denies {subject} (rule {decision.rule}).{why}",
+        f"The policy of this node denies {subject} (rule {decision.rule}).{reason}",
         {
             "rule": decision.rule,
             "reason": decision.reason,

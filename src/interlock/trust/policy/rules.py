@@ -131,11 +131,11 @@ class CallCondition(Protocol):
         """The key and the text of the condition, for people."""
         ...
 
-    def holds(self, about: Mapping[str, Any] | None) -> bool:
+    def is_satisfied(self, attributes: Mapping[str, Any] | None) -> bool:
         """Return whether the condition is true. Raises UndecidableError.
 
         Args:
-            about: the attributes of the call. None: its arguments are undecidable.
+            attributes: the attributes of the call. None: its arguments are undecidable.
         """
         ...
 
@@ -156,12 +156,12 @@ class WhenCondition:
     def text(self) -> str:
         return f"when: {self._condition.text}"
 
-    def holds(self, about: Mapping[str, Any] | None) -> bool:
-        if about is None:
+    def is_satisfied(self, attributes: Mapping[str, Any] | None) -> bool:
+        if attributes is None:
             raise UndecidableError(
                 "the arguments contain a value that a condition cannot represent", ""
             )
-        return self._condition.matches(about)
+        return self._condition.matches(attributes)
 
     def explain_miss(self) -> str:
         return f"{self.text} is not true"
@@ -274,12 +274,12 @@ class Rule:
 
     # -- Conditions
 
-    def holds(self, about: Mapping[str, Any] | None) -> bool:
+    def is_satisfied(self, attributes: Mapping[str, Any] | None) -> bool:
         """Return whether the conditions are true of a call. An undecidable condition counts as true
         for a rule that restricts, and as false for a rule that allows."""
         for condition in self.conditions:
             try:
-                if not condition.holds(about):
+                if not condition.is_satisfied(attributes):
                     return False
             except UndecidableError:
                 if not self.restricts:

@@ -18,7 +18,7 @@ class Visibility:
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
-        self.may_deny = policy.default == PolicyAction.DENY.word or any(
+        self.may_deny = policy.default == PolicyAction.DENY.label or any(
             rule.action is PolicyAction.DENY for rule in policy.rules
         )
         """True if a tool may be invisible to some caller."""

@@ -152,7 +152,7 @@ class UpstreamTokens:
                 self._version = await self._grants.save(grant.without_tokens()) or 0
             self._use(grant, self._version)
             return
-        if self._browser is None or not self._visits.take(self._now(), _MAX_VISITS):
+        if self._browser is None or not self._visits.count_if_below(self._now(), _MAX_VISITS):
             raise await self._sign_in_error()
         with convert_problems(self._key):
             grant = await sign_in(request, self._browser, self._grants, fetch, now=self._now())
