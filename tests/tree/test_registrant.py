@@ -410,7 +410,7 @@ async def test_ends_without_start() -> None:
 async def test_ends_after_first_loss_if_once() -> None:
     world = ParentsAndSubserver()
     registrant = world.registrant(is_single_attempt=True)
-    registrant.begin()
+    registrant.start()
     await run_ready_tasks(30)
     assert state_of(registrant) is RegistrantState.REGISTERED
     world.root.end.close()

@@ -80,7 +80,7 @@ def test_rejection_at_registration_may_be_final(
 
     async def scene(world: ParentsAndSubserver, registrant: Registrant) -> None:
         assert (state_of(registrant) is RegistrantState.ENDED) is ends
-        assert registrant.refused is ends
+        assert registrant.is_rejected is ends
 
     run_scene(scene, world, retries_rejections=False)
 

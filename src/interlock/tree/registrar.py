@@ -1,7 +1,8 @@
 """The registrar: it decides about registrations, segments, leases, budgets and the subtree.
 
 Sessions (`subserver_session.py`) handle the protocol; the registrar decides. A subserver that
-connects becomes an upstream of the node (`create_upstream`). Its connector waits for the next channel. When
+connects becomes an upstream of the node (`create_upstream`). Its connector waits for the next
+channel. When
 the subserver is lost, the upstream stays for the grace period and is removed after that.
 """
 
