@@ -76,8 +76,8 @@ def check_topics(reader: NodeReader, values: dict[str, Any]) -> None:
 def _covers(earlier_glob: str, later_glob: str) -> bool:
     """Return whether the first glob matches every text that the second glob matches.
 
-    False if the first glob has a wildcard other than `*`. A set in brackets of the second one counts as one
-    character.
+    False if the first glob has a wildcard other than `*`. A set in brackets of the second one
+    counts as one character.
     """
     return (
         "*" in earlier_glob
