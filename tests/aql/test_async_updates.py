@@ -52,8 +52,8 @@ def only_execution(executions: Executions) -> Execution:
 
 
 async def answer_read_and_write(node: ViewPipeline, number: int = 1, **second: Any) -> None:
-    (await node.reached(number)).answer(**text_result(json.dumps(STATE)))
-    (await node.reached(number + 1)).answer(**(second or text_result("done")))
+    (await node.wait_for_call(number)).answer(**text_result(json.dumps(STATE)))
+    (await node.wait_for_call(number + 1)).answer(**(second or text_result("done")))
 
 
 async def wait_until_finished(executions: Executions) -> Execution:
@@ -67,14 +67,14 @@ async def wait_until_finished(executions: Executions) -> Execution:
 async def test_async_update_reads_first() -> None:
     node = merging_node()
     kept = execution_store()
-    executions = node.keeping(kept)
+    executions = node.keep_executions(kept)
     told = node.read(read_result(await node.pipeline.run(call := update_call(_async=True))))
     assert told["data"]["operation"] == "hub_update_issue"
     await answer_read_and_write(node, **text_result("no", isError=True))
     failed = await wait_until_finished(executions)
     assert (failed.status.value, failed.tool) == ("failed", "hub.update_issue")
     both = [("get_issue_by_id", {"issue_id": "1"}), ("update_issue", WHOLE)]
-    assert node.sent == both
+    assert node.sent_calls == both
     # Nor does it replace anything when it is made once more.
     operation = node.stage.find("hub_update_issue", FIVE)
     assert operation is not None
@@ -82,7 +82,7 @@ async def test_async_update_reads_first() -> None:
     await answer_read_and_write(node, 3)
     again = await wait_until_finished(executions)
     assert (again.status.value, again.attempt) == ("completed", 2)
-    assert node.sent == both + both
+    assert node.sent_calls == both + both
     kept.close()
 
 
@@ -99,7 +99,7 @@ async def test_token_covers_merged_update(tmp_path: Path) -> None:
 
     async def ask(state: dict[str, Any], **beside: Any) -> Any:
         task = asyncio.ensure_future(node.pipeline.run(update_call(**beside)))
-        reading = await node.reached(len(node.sent) + 1)
+        reading = await node.wait_for_call(len(node.sent_calls) + 1)
         reading.answer(**text_result(json.dumps(state)))
         return node.read(read_result(await task))
 
@@ -114,9 +114,9 @@ async def test_token_covers_merged_update(tmp_path: Path) -> None:
     [approval] = node.gated.approvals.pending()
     proof = node.gated.proof(approval)
     confirming = asyncio.ensure_future(node.gated.approvals.confirm(approval.id, proof))
-    (await node.reached(len(node.sent) + 1)).answer(**text_result("done"))
+    (await node.wait_for_call(len(node.sent_calls) + 1)).answer(**text_result("done"))
     await confirming
-    assert node.sent[-1] == ("update_issue", WHOLE)
+    assert node.sent_calls[-1] == ("update_issue", WHOLE)
     done = await ask({**STATE, "title": "new"}, _confirmation=token)
     assert done["success"] is True
     node.gated.close()
@@ -126,17 +126,17 @@ def test_secrets_are_not_stored(tmp_path: Path) -> None:
     async def run() -> None:
         node = view_pipeline()
         kept = execution_store(tmp_path / "executions.db")
-        executions = node.keeping(kept)
+        executions = node.keep_executions(kept)
         params = {"owner": "o", "issue_title": "t", "api_key": "very secret"}
         arguments = {"operation": "hub_create_issue", "params": params, "_async": True}
         call = tool_call("mcp_aql_create", arguments, view=FIVE)
         node.read(read_result(await node.pipeline.run(call)))
-        exchange = await node.reached(1)
+        exchange = await node.wait_for_call(1)
         exchange.answer_error(-32000, "no")
         failed = await wait_until_finished(executions)
         assert (failed.status.value, failed.arguments) == ("failed", b"")
         kept.close()
-        assert node.sent[0][1]["apiKey"] == "very secret"
+        assert node.sent_calls[0][1]["apiKey"] == "very secret"
 
     run_test(run)
     secret = b"very secret"
@@ -162,7 +162,7 @@ async def test_rejects_async_call_with_secret_parameters(told: dict[str, bool]) 
     )
     node = view_pipeline(natives=[native])
     kept = execution_store()
-    executions = node.keeping(kept)
+    executions = node.keep_executions(kept)
     arguments = {"operation": "enter", "params": {"code": "A-B-C"}, "_async": True}
     call = tool_call("mcp_aql_create", arguments, view=FIVE)
     answer = node.read(read_result(await node.pipeline.run(call)))

@@ -68,11 +68,11 @@ async def read_response(node: ViewPipeline, task: asyncio.Task[Any]) -> dict[str
 async def test_runs_items_in_order_and_continues_after_failure() -> None:
     node = view_pipeline()
     _, task = start_batch(node, [CREATE, {"operation": "nothing"}, RUN])
-    first = await node.reached(1)
+    first = await node.wait_for_call(1)
     await run_ready_tasks(20)
-    assert len(node.sent) == 1, "the next one waits for the first"
+    assert len(node.sent_calls) == 1, "the next one waits for the first"
     first.answer(**text_result('{"id":1}'))
-    (await node.reached(2)).answer(**text_result("done"))
+    (await node.wait_for_call(2)).answer(**text_result("done"))
     answer = await read_response(node, task)
     assert answer["success"] is True
     assert answer["data"] is None
@@ -82,7 +82,7 @@ async def test_runs_items_in_order_and_continues_after_failure() -> None:
     assert one["result"] == {"success": True, "data": {"id": 1}}
     assert two["result"]["error"]["code"] == "NOT_FOUND_OPERATION"
     assert three["result"]["success"] is True
-    assert [name for name, _ in node.sent] == ["createIssue", "run_report"]
+    assert [name for name, _ in node.sent_calls] == ["createIssue", "run_report"]
     # Each has its own entry in the journal, and the batch one of its own.
     names = [entry["name"] for entry in node.journal.entries]
     assert names == ["hub.createissue", "mcp_aql", "hub.run_report", "aql.batch"]
@@ -93,16 +93,16 @@ async def test_runs_items_in_order_and_continues_after_failure() -> None:
 async def test_runs_read_items_concurrently_and_keeps_order() -> None:
     node = view_pipeline()
     _, task = start_batch(node, [GET, LIST] * 6)
-    await node.reached(8)
+    await node.wait_for_call(8)
     await run_ready_tasks(20)
     upstream = node.hub
     assert len(upstream.started) == 8
     upstream.started[7].answer(**text_result("[7]"))
-    await node.reached(9)
+    await node.wait_for_call(9)
     for number in (0, 1, 2, 3, 4, 5, 6, 8):
         upstream.started[number].answer(**text_result(f"[{number}]"))
     for number in (9, 10, 11):
-        (await node.reached(number + 1)).answer(**text_result(f"[{number}]"))
+        (await node.wait_for_call(number + 1)).answer(**text_result(f"[{number}]"))
     answer = await read_response(node, task)
     assert [one["result"]["data"] for one in answer["results"]] == [[n] for n in range(12)]
 
@@ -111,12 +111,12 @@ async def test_runs_read_items_concurrently_and_keeps_order() -> None:
 async def test_item_of_other_endpoint_fails_alone() -> None:
     node = view_pipeline()
     _, task = start_batch(node, [CREATE, DELETE], "mcp_aql_create", FIVE)
-    (await node.reached(1)).answer(**text_result("{}"))
+    (await node.wait_for_call(1)).answer(**text_result("{}"))
     answer = await read_response(node, task)
     error = answer["results"][1]["result"]["error"]
     assert error["code"] == "VALIDATION_ENDPOINT_MISMATCH"
     assert error["details"]["actual_endpoint"] == "mcp_aql_create"
-    assert len(node.sent) == 1
+    assert len(node.sent_calls) == 1
 
 
 @pytest.mark.spec("AQ-OPS-7.1-1", "AQ-OPS-7.3-1")
@@ -137,7 +137,7 @@ def test_rejects_invalid_batches(arguments: Any) -> None:
     node = view_pipeline()
     envelope = node.ask("mcp_aql", arguments, view=SINGLE)
     assert envelope["error"]["code"] == "BATCH_VALIDATION_ERROR"
-    assert node.sent == []
+    assert node.sent_calls == []
     assert node.rig.done[-1][1]["isError"] is True
 
 
@@ -145,7 +145,7 @@ def test_rejects_invalid_batches(arguments: Any) -> None:
 async def test_accepts_batch_as_operation_name() -> None:
     node = view_pipeline()
     _, task = start_batch(node, [LIST], operation="batch")
-    (await node.reached(1)).answer(**text_result("[]"))
+    (await node.wait_for_call(1)).answer(**text_result("[]"))
     answer = await read_response(node, task)
     assert answer["success"] is True
     assert answer["results"][0]["result"]["data"] == []
@@ -162,7 +162,7 @@ def test_rejects_options_of_single_requests(name: str, near: str | None) -> None
     assert error["details"]["unknown_params"] == [name]
     assert error["details"].get("did_you_mean") == near
     assert ("into each operation" in error["message"]) is (name in ("_confirmation", "_fields"))
-    assert node.sent == []
+    assert node.sent_calls == []
 
 
 def test_rejects_request_without_operation_or_operations() -> None:
@@ -188,7 +188,7 @@ def test_rejects_batch_of_ten_megabytes() -> None:
 async def test_malformed_item_fails_alone(item: Any) -> None:
     node = view_pipeline()
     _, task = start_batch(node, [item, LIST])
-    (await node.reached(1)).answer(**text_result("{}"))
+    (await node.wait_for_call(1)).answer(**text_result("{}"))
     answer = await read_response(node, task)
     assert answer["summary"] == {"total": 2, "succeeded": 1, "failed": 1}
     assert answer["results"][0]["result"]["success"] is False
@@ -204,7 +204,7 @@ async def test_reports_progress_per_item() -> None:
         on_notification=lambda _, __, params: heard.append(json.loads(bytes(params))),
     )
     for number in (1, 2):
-        exchange = await node.reached(number)
+        exchange = await node.wait_for_call(number)
         assert exchange.call.meta is None
         exchange.answer(**text_result("{}"))
     await read_response(node, task)
@@ -214,13 +214,13 @@ async def test_reports_progress_per_item() -> None:
 async def test_cancelled_batch_cancels_its_calls() -> None:
     node = view_pipeline()
     call, task = start_batch(node, [RUN, RUN])
-    exchange = await node.reached(1)
+    exchange = await node.wait_for_call(1)
     node.pipeline.cancel(call)
     with pytest.raises(InterlockError):
         await task
     await run_ready_tasks(20)
     assert exchange.abandoned
-    assert len(node.sent) == 1
+    assert len(node.sent_calls) == 1
     assert node.rig.under_way == 0
 
 
@@ -228,8 +228,8 @@ async def test_cancelled_batch_cancels_its_calls() -> None:
 async def test_timeout_returns_completed_items(item: Any) -> None:
     node = view_pipeline(None, timeout=10.0)
     _, task = start_batch(node, [item, RUN, RUN] if item is RUN else [item] * 9)
-    (await node.reached(1)).answer(**text_result("{}"))
-    await node.reached(2)
+    (await node.wait_for_call(1)).answer(**text_result("{}"))
+    await node.wait_for_call(2)
     # Every item has its own time, and all together the time of one call.
     node.rig.clock.advance(11)
     answer = await read_response(node, task)
@@ -243,7 +243,7 @@ async def test_timeout_returns_completed_items(item: Any) -> None:
 async def test_child_calls_declare_no_client_capabilities() -> None:
     node = view_pipeline()
     _, task = start_batch(node, [LIST])
-    exchange = await node.reached(1)
+    exchange = await node.wait_for_call(1)
     assert exchange.call.client.capabilities == b"{}"
     exchange.answer(**text_result("{}"))
     await read_response(node, task)
@@ -254,7 +254,7 @@ async def test_replaces_results_beyond_response_limit() -> None:
     node = view_pipeline(AqlConfig(limits=limits))
     _, task = start_batch(node, [RUN] * 3)
     for number in (1, 2, 3):
-        (await node.reached(number)).answer(**text_result("x" * 400_000))
+        (await node.wait_for_call(number)).answer(**text_result("x" * 400_000))
     answer = await read_response(node, task)
     codes = [one["result"].get("error", {}).get("code") for one in answer["results"]]
     assert codes == [None, None, "VALIDATION_PAYLOAD_TOO_LARGE"]
@@ -273,7 +273,7 @@ async def test_halts_for_approval_and_returns_pending_operations(tmp_path: Path)
     node = gated_pipeline(tmp_path, default="allow", rules=ASKS)
     assert node.gated is not None
     _, task = start_batch(node, [CREATE, DELETE, RUN])
-    (await node.reached(1)).answer(**text_result("{}"))
+    (await node.wait_for_call(1)).answer(**text_result("{}"))
     answer = await read_response(node, task)
     assert answer["success"] is True
     assert answer["summary"] == {
@@ -284,7 +284,7 @@ async def test_halts_for_approval_and_returns_pending_operations(tmp_path: Path)
     error = halted["result"]["error"]
     assert error["code"] == "CONFIRMATION_REQUIRED"
     assert answer["pending_operations"] == [RUN]
-    assert [name for name, _ in node.sent] == ["createIssue"]
+    assert [name for name, _ in node.sent_calls] == ["createIssue"]
     # A human says yes: that executes it.
     token = error["details"]["confirmation_token"]
     approval = node.gated.approvals.find(token.removeprefix("conf_"))
@@ -292,16 +292,16 @@ async def test_halts_for_approval_and_returns_pending_operations(tmp_path: Path)
     confirming = asyncio.ensure_future(
         node.gated.approvals.confirm(approval.id, node.gated.proof(approval))
     )
-    (await node.reached(2)).answer(**text_result('{"gone":true}'))
+    (await node.wait_for_call(2)).answer(**text_result('{"gone":true}'))
     await confirming
     params = {**DELETE["params"], "confirmation_token": token}  # type: ignore[dict-item]
     again = {"operation": "hub_delete_repo", "params": params}
     _, task = start_batch(node, [again, *answer["pending_operations"]])
-    (await node.reached(3)).answer(**text_result("{}"))
+    (await node.wait_for_call(3)).answer(**text_result("{}"))
     answer = await read_response(node, task)
     assert answer["summary"] == {"total": 2, "succeeded": 2, "failed": 0}
     assert answer["results"][0]["result"]["data"] == {"gone": True}
-    assert [name for name, _ in node.sent] == ["createIssue", "delete_repo", "run_report"]
+    assert [name for name, _ in node.sent_calls] == ["createIssue", "delete_repo", "run_report"]
     node.gated.close()
 
 
@@ -311,7 +311,7 @@ async def test_skip_setting_continues_without_approval(tmp_path: Path, items: An
     config = AqlConfig(batch_confirmation="skip")
     node = gated_pipeline(tmp_path, config, default="allow", rules=ASKS)
     _, task = start_batch(node, items)
-    (await node.reached(1)).answer(**text_result("{}"))
+    (await node.wait_for_call(1)).answer(**text_result("{}"))
     answer = await read_response(node, task)
     assert answer["summary"] == {
         "total": 2, "succeeded": 1, "failed": 0, "pending_confirmation": 1,
@@ -434,14 +434,14 @@ async def test_batch_pending_at_first_item_says_that_nothing_ran(
     assert answer["summary"]["halted"] == 1
     (warning,) = answer["warnings"]
     assert warning["details"] == {"failed": 0, "pending_confirmation": 1, "not_started": 1}
-    assert node.sent == []
+    assert node.sent_calls == []
     node.gated.close()
 
 
 async def test_batch_with_one_success_is_no_error() -> None:
     node = view_pipeline()
     _, task = start_batch(node, [{"operation": "nothing"}, RUN])
-    (await node.reached(1)).answer(**text_result("{}"))
+    (await node.wait_for_call(1)).answer(**text_result("{}"))
     result = read_result(await task)
     assert "isError" not in result
     assert "warnings" not in node.read(result)

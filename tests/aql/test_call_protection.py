@@ -43,7 +43,7 @@ async def test_every_protection_code_occurs(tmp_path: Path) -> None:
     met = set()
     # Tokens.
     desk = Tokens(tmp_path)
-    token = (await desk.held())["confirmation_token"]
+    token = (await desk.create_pending_call())["confirmation_token"]
     met.add("CONFIRMATION_REQUIRED")
     met.add(code(await desk.ask({**REPO, "confirmation_token": "conf_x"})))
     other = {"owner": "x", "repo": "r", "confirmation_token": token}
@@ -52,7 +52,9 @@ async def test_every_protection_code_occurs(tmp_path: Path) -> None:
     brought = {**REPO, "confirmation_token": token}
     assert (await desk.ask(brought))["success"] is True
     met.add(code(await desk.ask(brought)))
-    late = (await desk.held(params={"owner": "late", "repo": "r"}))["confirmation_token"]
+    late = (await desk.create_pending_call(params={"owner": "late", "repo": "r"}))[
+        "confirmation_token"
+    ]
     desk.gate.pass_time(3_600)
     met.add(code(await desk.ask({"owner": "late", "repo": "r", "confirmation_token": late})))
     # Danger and trust.
@@ -124,13 +126,13 @@ async def test_first_rejection_ends_request(tmp_path: Path) -> None:
     assert await ask("mcp_aql_delete", "hub_delete_repo", **REPO) == "PERMISSION_DENIED"
     node.authorizer.set_policy(Policy(PolicyConfig()))
     assert await ask("mcp_aql_delete", "hub_delete_repo", **REPO) == "CONFIRMATION_REQUIRED"
-    assert node.sent == []
+    assert node.sent_calls == []
     node.gated.close()
 
 
 async def test_token_contains_no_call_data(tmp_path: Path) -> None:
     desk = Tokens(tmp_path)
-    token = (await desk.held())["confirmation_token"]
+    token = (await desk.create_pending_call())["confirmation_token"]
     record = desk.gate.approvals.find(token.removeprefix("conf_"))
     assert record is not None
     assert to_token(record.id) == token
@@ -154,7 +156,7 @@ def test_namespace_view_hides_other_servers() -> None:
     for name in ("look", "other_look"):
         node.begin("mcp_aql", {"operation": name}, view=view)
         node.last.answer(**text_result("{}"))
-        assert node.answered()["success"] is True
+        assert node.last_envelope()["success"] is True
     error = node.ask("mcp_aql", {"operation": "hub_list_issues"}, view=view)["error"]
     assert error["code"] == "NOT_FOUND_OPERATION"
     assert "hub_list_issues" not in error["details"]["available"]

@@ -22,18 +22,18 @@ async def decide(desk: ConfirmationNode, by: str = "b", **params: Any) -> dict[s
 @pytest.mark.spec("AQ-8.7.3-5")
 async def test_operator_approves_with_proof(tmp_path: Path) -> None:
     desk = ConfirmationNode(tmp_path)
-    token = (await desk.held())["confirmation_token"]
+    token = (await desk.create_pending_call())["confirmation_token"]
     approval = desk.gate.approvals.find(token[5:])
     assert approval is not None
     without = await decide(desk, confirmation_token=token, approve=True)
     assert without["error"]["code"] == "PERMISSION_DENIED"
     forged = await decide(desk, confirmation_token=token, approve=True, proof="x.y.z")
     assert forged["error"]["code"] == "TOKEN_INVALID"
-    assert desk.node.sent == []
+    assert desk.node.sent_calls == []
     task = asyncio.ensure_future(
         decide(desk, approval_id=approval.id, approve=True, proof=desk.gate.proof(approval))
     )
-    (await desk.node.reached(1)).answer(**text_result('{"gone":true}'))
+    (await desk.node.wait_for_call(1)).answer(**text_result('{"gone":true}'))
     answer = await task
     assert answer["data"]["status"] == "executed"
     assert answer["data"]["result"] == {"gone": True}
@@ -46,7 +46,7 @@ async def test_operator_approves_with_proof(tmp_path: Path) -> None:
 @pytest.mark.spec("AQ-8.7.3-5")
 async def test_rejects_self_approval(tmp_path: Path) -> None:
     desk = ConfirmationNode(tmp_path)
-    token = (await desk.held())["confirmation_token"]
+    token = (await desk.create_pending_call())["confirmation_token"]
     approval = desk.gate.approvals.find(token[5:])
     assert approval is not None
     for params in (
@@ -57,14 +57,14 @@ async def test_rejects_self_approval(tmp_path: Path) -> None:
         answer = await decide(desk, by="a", confirmation_token=token, **params)
         assert answer["error"]["code"] == "PERMISSION_DENIED"
         assert answer["error"]["details"]["reason"] == "self_approval"
-    assert desk.node.sent == []
+    assert desk.node.sent_calls == []
     assert desk.gate.approvals.find(token[5:]) is approval
     desk.gate.close()
 
 
 async def test_reject_needs_permission(tmp_path: Path) -> None:
     desk = ConfirmationNode(tmp_path)
-    token = (await desk.held())["confirmation_token"]
+    token = (await desk.create_pending_call())["confirmation_token"]
     answer = await decide(desk, confirmation_token=token, approve=False)
     assert answer["error"]["code"] == "PERMISSION_DENIED"
     callers = {"a": Caller("agent"), "b": Caller("guard", can_view_approvals=True)}
@@ -73,7 +73,7 @@ async def test_reject_needs_permission(tmp_path: Path) -> None:
     )
     answer = await decide(desk, confirmation_token=token, approve=False, reason="no")
     assert answer["data"]["status"] == "refused"
-    assert desk.node.sent == []
+    assert desk.node.sent_calls == []
     desk.gate.close()
 
 

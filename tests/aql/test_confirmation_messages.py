@@ -17,7 +17,7 @@ from tests.support.offerings import definition, offer
 async def test_shows_confirmation_message_of_config(tmp_path: Path) -> None:
     said = OperationConfig(confirmation_message="Really drop {owner}/{repo} ({nothing})?")
     desk = ConfirmationNode(tmp_path, AqlConfig(operations={"hub.delete_*": said}))
-    details = await desk.held(params={"owner": "o\n`x`", "repo": "r" * 200})
+    details = await desk.create_pending_call(params={"owner": "o\n`x`", "repo": "r" * 200})
     shown = details["confirmation_message"]
     assert shown.startswith('Really drop "o\\n`x`"/"rrr')
     assert "{nothing}" in shown
@@ -30,7 +30,7 @@ async def test_messages_of_different_calls_differ(tmp_path: Path) -> None:
     desk = ConfirmationNode(tmp_path)
 
     async def said(repo: str) -> str:
-        details = await desk.held(params={"owner": "o", "repo": repo})
+        details = await desk.create_pending_call(params={"owner": "o", "repo": repo})
         return str(details["confirmation_message"])
 
     assert await said("my file") == 'Confirm hub_delete_repo with owner "o", repo "my file"?'
@@ -48,7 +48,7 @@ async def test_message_counts_and_marks_omitted_parameters(tmp_path: Path) -> No
     params = {"list": [1, "a b"], **{f"p{number}": number for number in range(8)}}
 
     async def said(**more: Any) -> str:
-        held = await desk.held(operation="hub_delete_it", params={**params, **more})
+        held = await desk.create_pending_call(operation="hub_delete_it", params={**params, **more})
         return str(held["confirmation_message"])
 
     first = await said()
@@ -62,7 +62,7 @@ async def test_message_counts_and_marks_omitted_parameters(tmp_path: Path) -> No
 async def test_message_keeps_quotes_of_template(tmp_path: Path) -> None:
     said = OperationConfig(confirmation_message="Drop '{owner}' and {repo}?")
     desk = ConfirmationNode(tmp_path, AqlConfig(operations={"hub.delete_*": said}))
-    details = await desk.held(params={"owner": "o' or all", "repo": "r"})
+    details = await desk.create_pending_call(params={"owner": "o' or all", "repo": "r"})
     message = details["confirmation_message"]
     assert message == "Drop 'o\\u0027 or all' and \"r\"?"
     desk.gate.close()

@@ -66,7 +66,7 @@ class ConfirmationNode:
         self, params: Any = None, by: str = "a", view: OperationView = FIVE, **also: Any
     ) -> dict[str, Any]:
         operation = also.pop("operation", "hub_delete_repo")
-        endpoint = self.node.home(operation, view)
+        endpoint = self.node.endpoint_of(operation, view)
         fields = {key: also.pop(key) for key in ("client", "extra") if key in also}
         call = tool_call(
             endpoint,
@@ -78,7 +78,7 @@ class ConfirmationNode:
         outcome = await self.node.pipeline.run(call)
         return self.node.read(read_result(outcome))
 
-    async def held(self, **fields: Any) -> dict[str, Any]:
+    async def create_pending_call(self, **fields: Any) -> dict[str, Any]:
         answer = await self.ask(**fields)
         assert answer["error"]["code"] == "CONFIRMATION_REQUIRED"
         details: dict[str, Any] = answer["error"]["details"]
@@ -87,14 +87,14 @@ class ConfirmationNode:
     async def approve(self, token: str) -> None:
         approval = self.gate.approvals.find(token.removeprefix("conf_"))
         assert approval is not None
-        number = len(self.node.sent)
+        number = len(self.node.sent_calls)
         task = asyncio.ensure_future(
             self.gate.approvals.confirm(approval.id, self.gate.proof(approval))
         )
-        (await self.node.reached(number + 1)).answer(**text_result('{"gone":true}'))
+        (await self.node.wait_for_call(number + 1)).answer(**text_result('{"gone":true}'))
         await task
 
-    def noted(self, word: str) -> list[str]:
+    def find_journal_detail(self, word: str) -> list[str]:
         """The detail of the last entry of this name, part by part."""
         entries = [
             one
@@ -104,7 +104,7 @@ class ConfirmationNode:
         found: list[str] = entries[-1]["detail"].split()
         return found
 
-    def words(self) -> list[str]:
+    def list_outcomes(self) -> list[str]:
         return [one["outcome"] for one in self.node.journal.entries if one["verb"] == "aql"]
 
 
@@ -128,9 +128,9 @@ async def test_deletion_needs_approval(tmp_path: Path, view: OperationView) -> N
     assert re.fullmatch(r"20..-..-..T..:..:..Z", details["expires_at"])
     assert details["url"].startswith("https://node/approvals/")
     assert is_safe_message(error["message"])
-    assert desk.node.sent == []
+    assert desk.node.sent_calls == []
     # To ask again is to be told the same.
-    assert (await desk.held(view=view))["confirmation_token"] == token
+    assert (await desk.create_pending_call(view=view))["confirmation_token"] == token
     desk.gate.close()
 
 
@@ -141,7 +141,7 @@ async def test_deletion_needs_approval(tmp_path: Path, view: OperationView) -> N
 @pytest.mark.parametrize("spelled", ["confirmation_token", "_confirmation"])
 async def test_token_works_once_after_approval(tmp_path: Path, spelled: str) -> None:
     desk = ConfirmationNode(tmp_path)
-    token = (await desk.held())["confirmation_token"]
+    token = (await desk.create_pending_call())["confirmation_token"]
     also = {spelled: token}
     params = {**REPO, **also} if spelled[0] != "_" else REPO
     also = also if spelled[0] == "_" else {}
@@ -149,18 +149,18 @@ async def test_token_works_once_after_approval(tmp_path: Path, spelled: str) -> 
     again = await desk.ask(params, **also)
     assert again["error"]["code"] == "CONFIRMATION_REQUIRED"
     assert again["error"]["details"]["confirmation_token"] == token
-    assert desk.node.sent == []
+    assert desk.node.sent_calls == []
     await desk.approve(token)
     answer = await desk.ask(params, **also)
     assert answer["success"] is True
     assert answer["data"] == {"gone": True}
-    assert len(desk.node.sent) == 1
+    assert len(desk.node.sent_calls) == 1
     used = await desk.ask(params, **also)
     assert used["error"]["code"] == "TOKEN_ALREADY_USED"
     assert set(used["error"]["details"]) == {"token", "consumed_at"}
     assert token not in json.dumps(used)
-    assert len(desk.node.sent) == 1
-    assert desk.words() == [
+    assert len(desk.node.sent_calls) == 1
+    assert desk.list_outcomes() == [
         "CONFIRMATION_REQUIRED",
         "TOKEN_ISSUED",
         "CONFIRMATION_REQUIRED",
@@ -172,9 +172,10 @@ async def test_token_works_once_after_approval(tmp_path: Path, spelled: str) -> 
     assert all(one["name"] == "hub_delete_repo" for one in entries)
     assert all(token not in one["detail"] for one in entries)
     issued, validated, rejected = (
-        desk.noted(word) for word in ("TOKEN_ISSUED", "TOKEN_VALIDATED", "TOKEN_REJECTED")
+        desk.find_journal_detail(word)
+        for word in ("TOKEN_ISSUED", "TOKEN_VALIDATED", "TOKEN_REJECTED")
     )
-    for one in (issued, validated, rejected, desk.noted("CONFIRMATION_GRANTED")):
+    for one in (issued, validated, rejected, desk.find_journal_detail("CONFIRMATION_GRANTED")):
         assert one[:2] == [f"token:{mask_token(token)}", "tool:hub.delete_repo"]
     assert "caller:agent" in issued
     assert all(one["time_ns"] > 0 for one in entries)
@@ -186,7 +187,7 @@ async def test_token_works_once_after_approval(tmp_path: Path, spelled: str) -> 
 
 async def test_late_result_names_execution_time(tmp_path: Path) -> None:
     desk = ConfirmationNode(tmp_path)
-    token = (await desk.held())["confirmation_token"]
+    token = (await desk.create_pending_call())["confirmation_token"]
     await desk.approve(token)
     record = desk.gate.approvals.find(token.removeprefix("conf_"))
     assert record is not None
@@ -209,11 +210,11 @@ async def test_late_result_names_execution_time(tmp_path: Path) -> None:
 
 async def test_late_failure_names_execution_time(tmp_path: Path) -> None:
     desk = ConfirmationNode(tmp_path)
-    token = (await desk.held())["confirmation_token"]
+    token = (await desk.create_pending_call())["confirmation_token"]
     record = desk.gate.approvals.find(token.removeprefix("conf_"))
     assert record is not None
     task = asyncio.ensure_future(desk.gate.approvals.confirm(record.id, desk.gate.proof(record)))
-    (await desk.node.reached(1)).answer(**text_result("no such repo"), isError=True)
+    (await desk.node.wait_for_call(1)).answer(**text_result("no such repo"), isError=True)
     await task
     error = (await desk.ask({**REPO, "confirmation_token": token}))["error"]
     assert error["code"] == "NOT_FOUND_RESOURCE"
@@ -258,7 +259,7 @@ def test_tokens_are_random_and_have_one_form() -> None:
 @pytest.mark.spec("AQ-TOK-4.1-1")
 async def test_invalid_and_foreign_tokens_look_alike(tmp_path: Path) -> None:
     desk = ConfirmationNode(tmp_path)
-    token = (await desk.held())["confirmation_token"]
+    token = (await desk.create_pending_call())["confirmation_token"]
     answers = set()
     wrong = [
         token[:-1],
@@ -281,7 +282,7 @@ async def test_invalid_and_foreign_tokens_look_alike(tmp_path: Path) -> None:
     # Somebody else's right one is no better.
     answers.add(json.dumps(await desk.ask({**REPO, "confirmation_token": token}, by="b")))
     assert len(answers) == 1
-    assert desk.node.sent == []
+    assert desk.node.sent_calls == []
     desk.gate.close()
 
 
@@ -290,7 +291,7 @@ async def test_invalid_and_foreign_tokens_look_alike(tmp_path: Path) -> None:
 @pytest.mark.spec("AQ-ERR-5.9-1")
 async def test_token_is_bound_to_operation_and_parameters(tmp_path: Path) -> None:
     desk = ConfirmationNode(tmp_path)
-    token = (await desk.held())["confirmation_token"]
+    token = (await desk.create_pending_call())["confirmation_token"]
     await desk.approve(token)
     other = await desk.ask({"owner": "o", "repo": "other", "confirmation_token": token})
     error = other["error"]
@@ -310,7 +311,7 @@ async def test_token_is_bound_to_operation_and_parameters(tmp_path: Path) -> Non
     # In another order it is the same request.
     answer = await desk.ask({"confirmation_token": token, "repo": "r", "owner": "o"})
     assert answer["success"] is True
-    assert len(desk.node.sent) == 1
+    assert len(desk.node.sent_calls) == 1
     desk.gate.close()
 
 
@@ -318,14 +319,14 @@ async def test_token_is_bound_to_operation_and_parameters(tmp_path: Path) -> Non
 @pytest.mark.spec("AQ-ERR-5.9-1")
 async def test_token_expires(tmp_path: Path) -> None:
     desk = ConfirmationNode(tmp_path)
-    token = (await desk.held())["confirmation_token"]
+    token = (await desk.create_pending_call())["confirmation_token"]
     desk.gate.pass_time(3_600)
     answer = await desk.ask({**REPO, "confirmation_token": token})
     error = answer["error"]
     assert error["code"] == "TOKEN_EXPIRED"
     assert set(error["details"]) == {"token", "expired_at", "current_time"}
     assert error["details"]["token"] == mask_token(token)
-    assert "TOKEN_REVOKED" not in desk.words()
+    assert "TOKEN_REVOKED" not in desk.list_outcomes()
     desk.gate.close()
 
 
@@ -333,7 +334,7 @@ async def test_token_expires(tmp_path: Path) -> None:
 @pytest.mark.spec("AQ-TOK-6.4-1")
 async def test_policy_change_revokes_tokens(tmp_path: Path) -> None:
     desk = ConfirmationNode(tmp_path)
-    token = (await desk.held())["confirmation_token"]
+    token = (await desk.create_pending_call())["confirmation_token"]
     rule = RuleConfig(name="new", then="confirm", tools=["*"])
     desk.node.authorizer.set_policy(Policy(PolicyConfig(rules=[rule])))
     revoked = asyncio.Event()
@@ -341,8 +342,8 @@ async def test_policy_change_revokes_tokens(tmp_path: Path) -> None:
     desk.gate.approvals.on_policy_changed()
     await revoked.wait()
     about = [f"token:{mask_token(token)}", "tool:hub.delete_repo"]
-    assert desk.noted("TOKEN_REVOKED")[:2] == about
-    assert len(desk.noted("TOKEN_REVOKED")) > len(about), "it says why"
+    assert desk.find_journal_detail("TOKEN_REVOKED")[:2] == about
+    assert len(desk.find_journal_detail("TOKEN_REVOKED")) > len(about), "it says why"
     answer = await desk.ask({**REPO, "confirmation_token": token})
     assert answer["error"]["code"] == "TOKEN_EXPIRED"
     desk.gate.close()
@@ -351,11 +352,11 @@ async def test_policy_change_revokes_tokens(tmp_path: Path) -> None:
 @pytest.mark.spec("AQ-TOK-5.2-1")
 async def test_concurrent_uses_of_token_execute_once(tmp_path: Path) -> None:
     desk = ConfirmationNode(tmp_path)
-    token = (await desk.held())["confirmation_token"]
+    token = (await desk.create_pending_call())["confirmation_token"]
     await desk.approve(token)
     params = {**REPO, "confirmation_token": token}
     one, two = await asyncio.gather(desk.ask(params), desk.ask(params))
-    assert len(desk.node.sent) == 1
+    assert len(desk.node.sent_calls) == 1
     given = [answer for answer in (one, two) if answer["success"]]
     assert len(given) == 1
     desk.gate.close()
@@ -364,7 +365,7 @@ async def test_concurrent_uses_of_token_execute_once(tmp_path: Path) -> None:
 @pytest.mark.spec("AQ-TOK-6.5-1")
 async def test_limits_token_guesses(tmp_path: Path) -> None:
     desk = ConfirmationNode(tmp_path)
-    token = (await desk.held())["confirmation_token"]
+    token = (await desk.create_pending_call())["confirmation_token"]
     codes = []
     for _ in range(100):
         answer = await desk.ask({**REPO, "confirmation_token": to_token(new_id())})
@@ -384,11 +385,11 @@ async def test_limits_token_guesses(tmp_path: Path) -> None:
 
 async def test_rejected_call_is_reported(tmp_path: Path) -> None:
     desk = ConfirmationNode(tmp_path)
-    token = (await desk.held())["confirmation_token"]
+    token = (await desk.create_pending_call())["confirmation_token"]
     await desk.gate.approvals.reject(token[5:], local=True, reason="no, not today")
     answer = await desk.ask({**REPO, "confirmation_token": token})
     assert answer["error"]["code"] == "PERMISSION_DENIED"
-    assert "OPERATION_DENIED" in desk.words()
+    assert "OPERATION_DENIED" in desk.list_outcomes()
     desk.gate.close()
 
 
@@ -436,19 +437,19 @@ async def test_rule_applies_to_every_spelling(tmp_path: Path) -> None:
         answer = await desk.ask(view=view, params={"dry_run": True, **REPO})
         assert answer["data"]["decision"] == "deny"
         batch = tool_call(
-            desk.node.home("hub_delete_repo", view),
+            desk.node.endpoint_of("hub_delete_repo", view),
             {"operations": [{"operation": "hub_delete_repo", "params": REPO}]},
             view=view,
             credentials=Credentials("10.0.0.1", "a"),
         )
         told = desk.node.read(read_result(await desk.node.pipeline.run(batch)))
         assert told["results"][0]["result"]["error"]["code"] == "PERMISSION_DENIED"
-    assert desk.node.sent == []
+    assert desk.node.sent_calls == []
     # Another caller has other rights.
     task = asyncio.ensure_future(desk.ask(by="b"))
-    (await desk.node.reached(1)).answer(**text_result("{}"))
+    (await desk.node.wait_for_call(1)).answer(**text_result("{}"))
     assert (await task)["success"] is True
-    assert desk.words().count("OPERATION_DENIED") == 6
+    assert desk.list_outcomes().count("OPERATION_DENIED") == 6
     desk.gate.close()
 
 
@@ -486,7 +487,7 @@ def child_approval_result(id: str) -> dict[str, Any]:
 async def test_ignores_approval_page_of_server(tmp_path: Path) -> None:
     desk = ConfirmationNode(tmp_path)
     task = asyncio.ensure_future(desk.ask({}, operation="hub_list_issues"))
-    (await desk.node.reached(1)).answer(**child_approval_result("a" * 20))
+    (await desk.node.wait_for_call(1)).answer(**child_approval_result("a" * 20))
     answer = await task
     assert answer["error"]["code"] == "NOT_FOUND_RESOURCE"
     assert "elsewhere" not in json.dumps(answer)
@@ -500,7 +501,7 @@ async def test_approval_of_child_node_is_passed_on(tmp_path: Path) -> None:
     desk = ConfirmationNode(tmp_path, offerings=[offer("hub", [listing], registered="aggregator")])
     operation = "hub_hub_list_issues"
     task = asyncio.ensure_future(desk.ask({"owner": "o"}, operation=operation))
-    (await desk.node.reached(1)).answer(**child_approval_result("b" * 20))
+    (await desk.node.wait_for_call(1)).answer(**child_approval_result("b" * 20))
     details = (await task)["error"]["details"]
     token = details["confirmation_token"]
     assert token == "conf_" + "b" * 20
@@ -509,8 +510,8 @@ async def test_approval_of_child_node_is_passed_on(tmp_path: Path) -> None:
     assert other["error"]["code"] == "TOKEN_SCOPE_MISMATCH"
     theirs = await desk.ask({"owner": "o"}, by="b", operation=operation, _confirmation=token)
     assert theirs["error"]["code"] == "TOKEN_INVALID"
-    assert len(desk.node.sent) == 1
+    assert len(desk.node.sent_calls) == 1
     task = asyncio.ensure_future(desk.ask({"owner": "o"}, operation=operation, _confirmation=token))
-    (await desk.node.reached(2)).answer(**text_result("[]"))
+    (await desk.node.wait_for_call(2)).answer(**text_result("[]"))
     assert (await task)["data"] == []
     desk.gate.close()

@@ -287,13 +287,13 @@ async def test_destructive_call_in_view_needs_approval(
 
     held = await ask("hub_delete_repo", owner="o", repo="secret-name")
     assert held["error"]["code"] == "CONFIRMATION_REQUIRED"
-    assert node.sent == []
+    assert node.sent_calls == []
     trusting.change("hub", "untested", "operator")
     refused = await ask("hub_list_issues")
     assert refused["error"]["code"] == "PERMISSION_TRUST_LEVEL_INSUFFICIENT"
     denied = await ask("hub_delete_repo", owner="o", repo="secret-name")
     assert denied["error"]["code"].startswith("PERMISSION_")
-    assert node.sent == []
+    assert node.sent_calls == []
     notes = [one for one in node.journal.entries if one["verb"] == "danger"]
     assert [(one["name"], one["outcome"]) for one in notes] == [
         ("hub_delete_repo", "held"),

@@ -44,7 +44,7 @@ async def test_dry_run_describes_without_call(tmp_path: Path, also: Any) -> None
     assert data["arguments"] == DELETE
     assert data["decision"] == "confirm"
     assert data["requires_confirmation"] is True
-    assert node.sent == []
+    assert node.sent_calls == []
     assert node.gated.approvals.pending() == []
     node.gated.close()
 
@@ -66,7 +66,7 @@ def test_every_operation_has_dry_run(endpoint: str, operation: str, params: Any,
     for asked in (top, inside):
         data = node.ask(endpoint, asked)["data"]
         assert (data["dry_run"], data["operation"]) == (True, operation)
-    assert node.sent == []
+    assert node.sent_calls == []
     assert [one["outcome"] for one in node.journal.entries if one["name"] == operation] == []
 
 
@@ -77,7 +77,7 @@ def test_any_true_dry_run_flag_wins() -> None:
     assert node.ask("mcp_aql_delete", {**asked, "_dry_run": True})["data"]["dry_run"] is True
     wrong = node.ask("mcp_aql_read", {"operation": "hub_list_issues", "_dry_run": "yes"})
     assert wrong["error"]["code"] == "VALIDATION_INVALID_TYPE"
-    assert node.sent == []
+    assert node.sent_calls == []
 
 
 @pytest.mark.parametrize("more", [{}, {"_async": True}])
@@ -96,7 +96,7 @@ async def test_dry_run_of_batch_covers_every_item(more: Any) -> None:
     assert [one["success"] for one in results] == [True, True, True, False]
     assert all(one["data"]["dry_run"] is True for one in results[:3])
     assert envelope["summary"]["succeeded"] == 3
-    assert node.sent == []
+    assert node.sent_calls == []
 
 
 def test_dry_run_reports_invalid_parameters() -> None:
@@ -108,7 +108,7 @@ def test_dry_run_reports_invalid_parameters() -> None:
     assert error["code"] == "VALIDATION_MISSING_PARAM"
     error = node.error("hub_create_issue", owner="o", issue_title="t", dry_run="yes")
     assert error["code"] == "VALIDATION_INVALID_TYPE"
-    assert node.sent == []
+    assert node.sent_calls == []
 
 
 def test_a_dry_run_hides_secrets() -> None:
@@ -120,7 +120,7 @@ def test_a_dry_run_hides_secrets() -> None:
     node.begin(
         "mcp_aql_create", {"operation": "hub_create_issue", "params": {**params, "dry_run": False}}
     )
-    assert len(node.sent) == 1
+    assert len(node.sent_calls) == 1
 
 
 def test_dry_run_can_be_repeated() -> None:
@@ -129,7 +129,7 @@ def test_dry_run_can_be_repeated() -> None:
         answer = node.call("hub_delete_repo", **DELETE, dry_run=True)  # type: ignore[arg-type]
         assert answer["data"]["decision"] == "allow"
     assert node.rig.under_way == 0
-    assert node.sent == []
+    assert node.sent_calls == []
 
 
 def test_read_operation_has_no_dry_run() -> None:
@@ -174,7 +174,7 @@ async def test_merges_update_if_configured(view: Any) -> None:
     node = merging_node()
     change = {"title": "new", "settings": {"a": {"x": 2}}}
     call = tool_call(
-        node.home("hub_update_issue", view),
+        node.endpoint_of("hub_update_issue", view),
         {"operation": "hub_update_issue", "params": {"issue_id": "1", "input": change}},
         view=view,
     )
@@ -186,11 +186,11 @@ async def test_merges_update_if_configured(view: Any) -> None:
         "settings": {"a": {"x": 1, "y": 1}, "b": True},
         "created": "yesterday",
     }
-    (await node.reached(1)).answer(**text_result(json.dumps(state)))
-    (await node.reached(2)).answer(**text_result('{"ok":true}'))
+    (await node.wait_for_call(1)).answer(**text_result(json.dumps(state)))
+    (await node.wait_for_call(2)).answer(**text_result('{"ok":true}'))
     answer = node.read(read_result(await task))
     assert answer == {"success": True, "data": {"ok": True}}
-    assert node.sent == [
+    assert node.sent_calls == [
         ("get_issue_by_id", {"issue_id": "1"}),
         (
             "update_issue",
@@ -211,7 +211,7 @@ def test_sends_other_updates_unchanged() -> None:
         "mcp_aql_update",
         {"operation": "hub_update_issue", "params": {"issue_id": "1", "input": {"title": "t"}}},
     )
-    assert node.sent == [("update_issue", {"issue_id": "1", "title": "t"})]
+    assert node.sent_calls == [("update_issue", {"issue_id": "1", "title": "t"})]
 
 
 @pytest.mark.parametrize(
@@ -229,10 +229,10 @@ async def test_failed_read_prevents_write(answer: Any, code: str) -> None:
         view=FIVE,
     )
     task = asyncio.ensure_future(node.pipeline.run(call))
-    (await node.reached(1)).answer(**answer)
+    (await node.wait_for_call(1)).answer(**answer)
     told = node.read(read_result(await task))
     assert told["error"]["code"] == code
-    assert len(node.sent) == 1
+    assert len(node.sent_calls) == 1
 
 
 async def test_merged_update_needs_approval(tmp_path: Path) -> None:
@@ -251,10 +251,10 @@ async def test_merged_update_needs_approval(tmp_path: Path) -> None:
         view=FIVE,
     )
     task = asyncio.ensure_future(node.pipeline.run(call))
-    (await node.reached(1)).answer(**text_result('{"title":"old"}'))
+    (await node.wait_for_call(1)).answer(**text_result('{"title":"old"}'))
     told = node.read(read_result(await task))
     assert told["error"]["code"] == "CONFIRMATION_REQUIRED"
     assert told["error"]["details"]["operation"] == "hub_update_issue"
-    assert [name for name, _ in node.sent] == ["get_issue_by_id"]
+    assert [name for name, _ in node.sent_calls] == ["get_issue_by_id"]
     assert node.gated is not None
     node.gated.close()

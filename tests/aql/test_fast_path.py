@@ -276,9 +276,9 @@ def test_rejects_invalid_arguments_every_time() -> None:
     for _ in range(2):
         node.begin("mcp_aql_read", good)
         node.last.answer(**text_result("so be it"))
-        assert node.answered()["success"] is True
+        assert node.last_envelope()["success"] is True
         assert node.ask("mcp_aql_read", bad) == before
-    assert node.sent == [("get_issue", good["params"])] * 2
+    assert node.sent_calls == [("get_issue", good["params"])] * 2
 
 
 def test_new_policy_applies_to_cached_requests() -> None:
@@ -290,7 +290,7 @@ def test_new_policy_applies_to_cached_requests() -> None:
     rules = PolicyConfig(default="deny")
     node.authorizer.set_policy(Policy(rules))
     assert node.ask("mcp_aql_read", good)["success"] is False
-    assert len(node.sent) == 2
+    assert len(node.sent_calls) == 2
 
 
 VALUES = st.one_of(

@@ -67,14 +67,14 @@ class QuotaNode:
 
     async def ask(self, by: str = "a", answer: Any = None, **also: Any) -> dict[str, Any]:
         """The answer to a call that the server answers, if it is ever asked."""
-        sent = len(self.node.sent)
+        sent = len(self.node.sent_calls)
         arguments = also.pop("arguments", None) or {"operation": "hub_list_issues", **also}
         call = tool_call(
             SINGLE.single_tool, arguments, view=SINGLE, credentials=Credentials("10.0.0.1", by)
         )
         running = asyncio.ensure_future(self.node.pipeline.run(call))
         for _ in range(len(arguments.get("operations", "1"))):
-            reached = asyncio.ensure_future(self.node.reached(sent + 1))
+            reached = asyncio.ensure_future(self.node.wait_for_call(sent + 1))
             await asyncio.wait({running, reached}, return_when=asyncio.FIRST_COMPLETED)
             if not reached.done():
                 reached.cancel()
@@ -123,10 +123,10 @@ async def test_pause_needs_approval_proof(tmp_path: Path) -> None:
         again = await desk.ask(**also)
         assert again["error"]["details"]["confirmation_token"] == token
     assert (await desk.ask(by="b"))["success"] is True
-    sent = len(desk.node.sent)
+    sent = len(desk.node.sent_calls)
     done = await desk.approve(token)
     assert done["status"] == "continued"
-    assert len(desk.node.sent) == sent
+    assert len(desk.node.sent_calls) == sent
     assert (await desk.ask(_quota_continue=token))["success"] is True
     reused = await desk.ask(_quota_continue=token)
     assert reused["error"]["code"] == "TOKEN_ALREADY_USED"
@@ -150,11 +150,11 @@ async def test_rate_limited_server_gets_no_calls(tmp_path: Path) -> None:
     desk = QuotaNode(tmp_path, api_limits=[{"limit": 100, "window": "hour"}])
     first = await desk.ask(answer={**RATE_LIMITED_RESULT, "isError": True})
     assert first["error"]["code"] == "RATE_LIMIT_EXCEEDED"
-    sent = len(desk.node.sent)
+    sent = len(desk.node.sent_calls)
     blocked = await desk.ask()
     assert blocked["error"]["code"] == "RATE_LIMIT_EXCEEDED"
     assert blocked["error"]["details"]["retry_after_seconds"] == 30
-    assert len(desk.node.sent) == sent
+    assert len(desk.node.sent_calls) == sent
     desk.node.rig.clock.advance(30)
     assert (await desk.ask())["success"] is True
 
@@ -165,7 +165,7 @@ async def test_counts_each_batch_operation(tmp_path: Path) -> None:
     answer = await desk.ask(arguments=many)
     assert matches_schema(BATCH, answer)
     assert answer["summary"] == {"total": 3, "succeeded": 2, "failed": 1}
-    assert len(desk.node.sent) == 2
+    assert len(desk.node.sent_calls) == 2
 
 
 async def test_rejected_call_uses_no_quota(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def test_returns_server_results_as_data() -> None:
     ):
         list_issues(node)
         node.last.answer(**result)
-        assert node.answered() == {"success": True, "data": data}
+        assert node.last_envelope() == {"success": True, "data": data}
 
 
 @pytest.mark.spec("AQ-5.1-3")
@@ -58,7 +58,7 @@ def test_image_follows_envelope() -> None:
     node.last.answer(content=[{"type": "text", "text": "a dot"}, IMAGE])
     result = last_result(node)
     assert result["content"][1:] == [IMAGE]
-    [_, shown] = node.answered()["data"]["content"]
+    [_, shown] = node.last_envelope()["data"]["content"]
     assert shown == {"$block": 0, "type": "image", "mimeType": "image/png", "encoding": "base64"}
 
 
@@ -92,7 +92,7 @@ def test_returns_request_id_and_duration() -> None:
     list_issues(node, also={"_request_id": "r-1"})
     node.rig.clock.advance(0.25)
     node.last.answer(**text_result("{}"))
-    assert node.answered()["_meta"] == {"request_id": "r-1", "duration_ms": 250}
+    assert node.last_envelope()["_meta"] == {"request_id": "r-1", "duration_ms": 250}
 
 
 @pytest.mark.spec("AQ-FS-2.1-1")
@@ -101,11 +101,11 @@ def test_selects_fields() -> None:
         node = view_pipeline()
         list_issues(node, also=also)
         node.last.answer(**text_result('[{"id":1,"b":2},{"id":2,"b":3}]'))
-        assert node.answered()["data"] == [{"id": 1}, {"id": 2}]
+        assert node.last_envelope()["data"] == [{"id": 1}, {"id": 2}]
     node = view_pipeline()
     error = node.error("hub_list_issues", fields=7)
     assert error["code"] == "VALIDATION_INVALID_TYPE"
-    assert node.sent == []
+    assert node.sent_calls == []
 
 
 @pytest.mark.spec("AQ-4.7.6-1")
@@ -114,7 +114,7 @@ def test_keeps_fields_without_a_value(also: Any) -> None:
     node = view_pipeline()
     list_issues(node, also=also)
     node.last.answer(**text_result('[{"id":1,"due":null}]'))
-    assert node.answered()["data"] == [{"id": 1, "due": None}]
+    assert node.last_envelope()["data"] == [{"id": 1, "due": None}]
 
 
 def test_shapes_server_lists_by_underscore_parameters() -> None:
@@ -122,10 +122,10 @@ def test_shapes_server_lists_by_underscore_parameters() -> None:
     node = view_pipeline()
     list_issues(node, also={"_filter": {"state": "open"}, "_first": 1})
     node.last.answer(**text_result(json.dumps({"issues": items})))
-    assert [one["id"] for one in node.answered()["data"]["items"]] == [1]
+    assert [one["id"] for one in node.last_envelope()["data"]["items"]] == [1]
     list_issues(node, also={"_first": 1})
     node.last.answer(**text_result("prose"))
-    assert node.answered()["error"]["code"] == "VALIDATION_INVALID_STATE"
+    assert node.last_envelope()["error"]["code"] == "VALIDATION_INVALID_STATE"
     mixed = node.ask("mcp_aql_read", {**LISTED, "_first": 1, "_page": 2})
     assert mixed["error"]["code"] == "VALIDATION_INVALID_TYPE"
 
@@ -135,7 +135,7 @@ def list_with_options(data: Any, **also: Any) -> dict[str, Any]:
     node = view_pipeline()
     list_issues(node, also=also)
     node.last.answer(**text_result(data if isinstance(data, str) else json.dumps(data)))
-    return node.answered()
+    return node.last_envelope()
 
 
 GRAPH = {"entities": [{"id": 1}, {"id": 2}], "relations": [{"from": 1}], "total": 9, "none": []}
@@ -156,7 +156,7 @@ def test_items_parameter_selects_list() -> None:
     node = view_pipeline()
     wrong = node.ask("mcp_aql_read", {**LISTED, "_items": 7})
     assert wrong["error"]["details"]["param_name"] == "_items"
-    assert node.sent == []
+    assert node.sent_calls == []
 
 
 def test_keeps_members_beside_list() -> None:
@@ -205,7 +205,7 @@ def test_warns_of_slow_and_deprecated_operations() -> None:
     list_issues(node)
     node.rig.clock.advance(0.3)
     node.last.answer(**text_result("{}"))
-    warnings = {one["code"]: one for one in node.answered()["warnings"]}
+    warnings = {one["code"]: one for one in node.last_envelope()["warnings"]}
     slow = warnings["PERFORMANCE_SLOW_QUERY_WARNING"]
     assert slow["details"]["duration_ms"] == 300
     assert warnings["DEPRECATION_WARNING"]["details"]["replacement"] == "hub_search"
@@ -220,11 +220,11 @@ def test_aql_setting_marks_only_internal_errors() -> None:
     node = view_pipeline(AqlConfig(is_error="aql"))
     list_issues(node)
     node.last.answer(**text_result("Not found", isError=True))
-    assert node.answered()["error"]["code"] == "NOT_FOUND_RESOURCE"
+    assert node.last_envelope()["error"]["code"] == "NOT_FOUND_RESOURCE"
     assert "isError" not in last_result(node)
     list_issues(node)
     node.last.lose(sent=True)
-    assert node.answered()["error"]["code"] == "INTERNAL_ERROR"
+    assert node.last_envelope()["error"]["code"] == "INTERNAL_ERROR"
     assert last_result(node)["isError"] is True
 
 
@@ -235,11 +235,11 @@ def test_mcp_setting_marks_every_failure() -> None:
     assert last_result(node)["isError"] is True
     list_issues(node)
     node.last.answer(**text_result("Not found", isError=True))
-    assert node.answered()["error"]["code"] == "NOT_FOUND_RESOURCE"
+    assert node.last_envelope()["error"]["code"] == "NOT_FOUND_RESOURCE"
     assert last_result(node)["isError"] is True
     list_issues(node)
     node.last.answer(**text_result("[]"))
-    assert node.answered()["success"] is True
+    assert node.last_envelope()["success"] is True
     assert "isError" not in last_result(node)
 
 
@@ -255,7 +255,7 @@ def test_the_stack_trace_of_a_server_is_in_no_response(is_result: bool) -> None:
         node.last.answer(**text_result(f"{TRACE}TypeError: broken", isError=True))
     else:
         node.last.answer_error(-32000, f"{TRACE}TypeError: broken")
-    error = node.answered()["error"]
+    error = node.last_envelope()["error"]
     assert "TypeError" not in error["message"]
     said = json.dumps(error)
     assert not any(word in said for word in ("Traceback", "main.py", "/srv/app"))
@@ -267,7 +267,7 @@ def test_logs_internal_error_with_correlation_id(caplog: Any) -> None:
     list_issues(node)
     with caplog.at_level(logging.WARNING, "interlock.aql"):
         node.last.fail(make_error("upstream_protocol_error"))
-    details = node.answered()["error"]["details"]
+    details = node.last_envelope()["error"]["details"]
     assert details["correlation_id"] in caplog.text
     assert "hub.list_issues" in caplog.text
 
@@ -300,7 +300,7 @@ def test_rejects_too_large_result() -> None:
     node = view_pipeline(AqlConfig(limits=AqlLimits(response_bytes=1024 * 1024)))
     list_issues(node)
     node.last.answer(**text_result("x" * 1_100_000))
-    error = node.answered()["error"]
+    error = node.last_envelope()["error"]
     assert error["code"] == "VALIDATION_PAYLOAD_TOO_LARGE"
     assert error["details"]["limit_type"] == "response_size"
 
@@ -311,10 +311,10 @@ def test_failures_show_no_secret() -> None:
     node = view_pipeline()
     list_issues(node)
     node.last.answer(**text_result(f"bad credentials {secret}", isError=True))
-    node.answered()
+    node.last_envelope()
     list_issues(node)
     node.last.answer_error(-32000, f"token={secret} was refused")
-    node.answered()
+    node.last_envelope()
     node.error("hub_create_issue", owner="o", issue_title="t", api_key={"k": secret})
     node.error("hub_create_issue", owner="o", issue_title="t", kind=secret)
     assert secret not in json.dumps(node.corpus)
@@ -399,9 +399,9 @@ def test_independent_requests_end_in_any_order() -> None:
     slow = node.last
     list_issues(node, also={"_request_id": "fast"})
     node.last.answer(**text_result("{}"))
-    assert node.answered()["_meta"]["request_id"] == "fast"
+    assert node.last_envelope()["_meta"]["request_id"] == "fast"
     slow.answer(**text_result("{}"))
-    assert node.answered()["_meta"]["request_id"] == "slow"
+    assert node.last_envelope()["_meta"]["request_id"] == "slow"
 
 
 _json = st.recursive(

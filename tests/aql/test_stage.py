@@ -34,10 +34,10 @@ def test_operation_becomes_call_of_tool(view: Any) -> None:
     endpoint = "mcp_aql" if view is SINGLE else "mcp_aql_read"
     params = {"owner": "o", "number": 7}
     call = node.begin(endpoint, {"operation": "hub_get_issue", "params": params}, view=view)
-    assert node.sent == [("get_issue", params)]
+    assert node.sent_calls == [("get_issue", params)]
     assert call.name == "hub.get_issue"
     node.last.answer(**text_result('{"title":"A bug"}'))
-    assert node.answered() == {"success": True, "data": {"title": "A bug"}}
+    assert node.last_envelope() == {"success": True, "data": {"title": "A bug"}}
     [entry] = node.journal.entries
     assert (entry["name"], entry["outcome"]) == ("hub.get_issue", "ok")
 
@@ -55,7 +55,7 @@ def test_rejects_other_spellings_of_operation(name: str) -> None:
     node = view_pipeline()
     error = node.error(name, "mcp_aql_read", owner="o", number=1)
     assert error["code"] == "NOT_FOUND_OPERATION"
-    assert node.sent == []
+    assert node.sent_calls == []
 
 
 @pytest.mark.spec("AQ-ERR-4.8-1")
@@ -119,7 +119,7 @@ def test_every_operation_has_one_endpoint(operation: str, home: str) -> None:
             "expected_endpoint": home,
             "actual_endpoint": endpoint,
         }
-    assert node.sent == []
+    assert node.sent_calls == []
 
 
 @pytest.mark.spec("AQ-3.2-1")
@@ -141,7 +141,7 @@ def test_reports_wrong_endpoint_before_parameters() -> None:
 def test_sends_no_call_with_invalid_parameters(params: Any) -> None:
     node = view_pipeline()
     assert node.error("hub_get_issue", **params)["code"].startswith("VALIDATION_")
-    assert node.sent == []
+    assert node.sent_calls == []
 
 
 @pytest.mark.spec("AQ-6.2-1")
@@ -151,19 +151,19 @@ def test_rejects_another_endpoint_after_calls_of_the_right_one() -> None:
     for number in (1, 2):
         node.begin("mcp_aql_read", request)
         node.last.answer(**text_result("{}"))
-        assert node.answered()["success"] is True
+        assert node.last_envelope()["success"] is True
         for endpoint in FIVE.tools:
             if endpoint != "mcp_aql_read":
                 error = node.ask(endpoint, request)["error"]
                 assert error["code"] == "VALIDATION_ENDPOINT_MISMATCH"
-        assert len(node.sent) == number
+        assert len(node.sent_calls) == number
 
 
 def test_all_view_accepts_single_and_family_endpoint() -> None:
     node = view_pipeline()
     node.begin("mcp_aql", {"operation": "hub_run_report", "params": {}}, view=ALL)
     assert node.error("hub_run_report", "mcp_aql_read", view=ALL)["code"].endswith("MISMATCH")
-    assert len(node.sent) == 1
+    assert len(node.sent_calls) == 1
 
 
 def test_rejects_tool_name_in_view() -> None:
@@ -171,7 +171,7 @@ def test_rejects_tool_name_in_view() -> None:
     error = node.rig.refused(tool_call("hub.get_issue", {"owner": "o", "number": 1}, view=FIVE))
     assert error.failure is UNKNOWN_TOOL
     assert "mcp_aql_read" in error.message
-    assert node.sent == []
+    assert node.sent_calls == []
 
 
 def test_auto_view_accepts_tools_and_operations() -> None:
@@ -185,7 +185,7 @@ def test_auto_view_accepts_tools_and_operations() -> None:
         view=AUTO,
     )
     node.last.answer(**text_result("[]"))
-    assert node.answered() == {"success": True, "data": []}
+    assert node.last_envelope() == {"success": True, "data": []}
 
 
 def test_auto_view_lists_by_catalog_size() -> None:
@@ -246,7 +246,7 @@ def test_catalog_change_changes_operations() -> None:
     node.rig.upstreams["late"] = node.rig.upstreams["hub"]
     node.begin("mcp_aql_read", {"operation": "late_look"})
     node.last.answer(**text_result("{}"))
-    assert node.answered()["success"] is True
+    assert node.last_envelope()["success"] is True
     node.rig.catalog.withdraw("late")
     assert node.error("late_look", "mcp_aql_read")["code"] == "NOT_FOUND_OPERATION"
 
@@ -339,7 +339,7 @@ def test_client_request_continues_same_operation() -> None:
     assert node.last.call.extra_params is not None
     assert json.loads(bytes(node.last.call.extra_params["requestState"])) == "s1"
     node.last.answer(**text_result("{}"))
-    assert node.answered()["success"] is True
+    assert node.last_envelope()["success"] is True
     other = {"operation": "hub_create_issue", "params": {"owner": "x", "issue_title": "t"}}
     call = tool_call("mcp_aql_create", other, view=FIVE, client=client, extra_params=dict(extra))
     assert node.rig.refused(call).failure.name == "invalid_request_state"

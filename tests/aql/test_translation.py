@@ -32,8 +32,8 @@ def get_error(params: Any, operation: str = "hub_create_issue", **top: Any) -> d
     """Send an invalid request and return the error. No call may reach the server."""
     node = view_pipeline()
     asked = {"operation": operation, "params": params, **top}
-    envelope = node.ask(node.home(operation), asked)
-    assert node.sent == []
+    envelope = node.ask(node.endpoint_of(operation), asked)
+    assert node.sent_calls == []
     assert envelope["success"] is False
     error: dict[str, Any] = envelope["error"]
     return error
@@ -42,7 +42,7 @@ def get_error(params: Any, operation: str = "hub_create_issue", **top: Any) -> d
 def test_translates_parameter_names() -> None:
     node = view_pipeline()
     create_issue(node, **GOOD, api_key="k")
-    assert node.sent == [("createIssue", {"owner": "o", "issueTitle": "t", "apiKey": "k"})]
+    assert node.sent_calls == [("createIssue", {"owner": "o", "issueTitle": "t", "apiKey": "k"})]
 
 
 @pytest.mark.spec("AQ-OPS-4.1-1")
@@ -50,7 +50,9 @@ def test_accepts_server_spelling_as_alias() -> None:
     node = view_pipeline()
     create_issue(node, owner="o", issueTitle="t")
     create_issue(node, owner="o", issueTitle="t", issue_title="t")
-    assert [arguments for _, arguments in node.sent] == [{"owner": "o", "issueTitle": "t"}] * 2
+    assert [arguments for _, arguments in node.sent_calls] == [
+        {"owner": "o", "issueTitle": "t"}
+    ] * 2
     error = get_error({"owner": "o", "issueTitle": "t", "issue_title": "other"})
     assert error["code"] == "VALIDATION_INVALID_TYPE"
     assert error["details"]["reason"] == "ambiguous"
@@ -75,15 +77,15 @@ def test_params_override_top_level_with_warning() -> None:
     node = view_pipeline()
     asked = {"operation": "hub_get_issue", "params": {"owner": "a", "number": 1}, "owner": "b"}
     node.begin("mcp_aql_read", asked)
-    assert node.sent == [("get_issue", {"owner": "a", "number": 1})]
+    assert node.sent_calls == [("get_issue", {"owner": "a", "number": 1})]
     node.last.answer(**text_result("{}"))
-    [warning] = node.answered()["warnings"]
+    [warning] = node.last_envelope()["warnings"]
     assert warning["code"] == "VALIDATION_DUPLICATE_PARAM_WARNING"
     assert warning["details"]["params"] == ["owner"]
     # Alike in both places is no contradiction.
     node.begin("mcp_aql_read", {**asked, "owner": "a"})
     node.last.answer(**text_result("{}"))
-    assert "warnings" not in node.answered()
+    assert "warnings" not in node.last_envelope()
 
 
 @pytest.mark.spec("AQ-GK-6.1-1", "AQ-4.5.3-5")
@@ -129,7 +131,7 @@ def test_underscore_members_are_not_sent() -> None:
         "_request_id": "r-1",
     }
     node.begin("mcp_aql_create", asked)
-    assert node.sent == [("createIssue", {"owner": "o", "issueTitle": "t"})]
+    assert node.sent_calls == [("createIssue", {"owner": "o", "issueTitle": "t"})]
 
 
 @pytest.mark.parametrize("inside", [True, False])
@@ -169,14 +171,14 @@ def test_suggests_renamed_underscore_parameter() -> None:
     node = view_pipeline(None, offer("hub", [definition("make_it", inputSchema=schema)]))
     error = node.error("hub_make_it", _secret_mode="on")
     assert error["details"]["did_you_mean"] == "x_secret_mode"
-    assert node.sent == []
+    assert node.sent_calls == []
 
 
 def test_decodes_escaped_underscore() -> None:
     node = view_pipeline(None, offer("hub", [definition("run_it", inputSchema={"type": "object"})]))
     raw = b'{"operation":"hub_run_it","params":{"\\u005fdry_run":true}}'
     assert node.ask("mcp_aql_execute", raw)["data"]["dry_run"] is True
-    assert node.sent == []
+    assert node.sent_calls == []
 
 
 def test_lists_enum_values_as_json() -> None:
@@ -220,7 +222,7 @@ def test_suggests_misspelled_missing_parameter() -> None:
 def test_update_accepts_flat_parameters(params: Any) -> None:
     node = view_pipeline()
     node.begin("mcp_aql_update", {"operation": "hub_update_issue", "params": params})
-    assert node.sent == [("update_issue", {"issue_id": "1", "title": "t", "bodyText": "b"})]
+    assert node.sent_calls == [("update_issue", {"issue_id": "1", "title": "t", "bodyText": "b"})]
 
 
 @pytest.mark.spec("AQ-GK-6.1-1")
@@ -325,9 +327,9 @@ def test_rejects_base64_without_padding() -> None:
     error = node.error("hub_create_file", file="aGk")
     assert error["code"] == "VALIDATION_PATTERN_MISMATCH"
     assert error["details"]["param_name"] == "file"
-    assert node.sent == []
+    assert node.sent_calls == []
     node.begin("mcp_aql_create", {"operation": "hub_create_file", "params": {"file": "aGk="}})
-    assert node.sent == [("create_file", {"file": "aGk="})]
+    assert node.sent_calls == [("create_file", {"file": "aGk="})]
 
 
 # -- UPDATE
@@ -337,7 +339,7 @@ def test_flattens_update_for_server() -> None:
     node = view_pipeline()
     params = {"issue_id": "1", "input": {"title": "t", "body_text": None}}
     node.begin("mcp_aql_update", {"operation": "hub_update_issue", "params": params})
-    assert node.sent == [("update_issue", {"issue_id": "1", "title": "t", "bodyText": None})]
+    assert node.sent_calls == [("update_issue", {"issue_id": "1", "title": "t", "bodyText": None})]
 
 
 @pytest.mark.spec("AQ-4.5.3-1", "AQ-4.5.3-2", "AQ-4.5.3-3")
@@ -368,7 +370,7 @@ def test_open_schema_passes_unknown_parameters() -> None:
         None, offer("hub", [definition("look", inputSchema=schema, annotations=READS)])
     )
     node.begin("mcp_aql_read", {"operation": "hub_look", "params": {"a_b": "x", "other": 1}})
-    assert node.sent == [("look", {"aB": "x", "other": 1})]
+    assert node.sent_calls == [("look", {"aB": "x", "other": 1})]
 
 
 def test_passes_parameters_with_reserved_names() -> None:
@@ -376,7 +378,7 @@ def test_passes_parameters_with_reserved_names() -> None:
     node = view_pipeline(None, offer("hub", [definition("make", inputSchema=schema)]))
     params = {"operation": "a", "params": "b", "fields": "c", "dry_run": "d"}
     node.begin("mcp_aql", {"operation": "hub_make", "params": params}, view=SINGLE)
-    assert node.sent == [("make", params)]
+    assert node.sent_calls == [("make", params)]
 
 
 _json = st.recursive(
@@ -404,19 +406,19 @@ _asked = st.fixed_dictionaries(
 def test_any_request_is_sent_or_rejected_with_aql_code(asked: Any) -> None:
     node = view_pipeline()
     for endpoint, view in (("mcp_aql", SINGLE), ("mcp_aql_read", FIVE)):
-        before = len(node.sent)
+        before = len(node.sent_calls)
         call = node.begin(endpoint, asked, view=view)
         if call in list(node.pipeline.running_calls()):
-            assert len(node.sent) == before + 1
-            name, arguments = node.sent[-1]
+            assert len(node.sent_calls) == before + 1
+            name, arguments = node.sent_calls[-1]
             tool = node.rig.catalog.find(f"hub.{name.lower()}")
             assert tool is not None
             assert not any(key.startswith("_") for key in arguments)
             node.last.answer(**text_result("{}"))
-            assert "success" in node.answered()
+            assert "success" in node.last_envelope()
         else:
-            assert len(node.sent) == before
-            envelope = node.answered()
+            assert len(node.sent_calls) == before
+            envelope = node.last_envelope()
             assert envelope["success"] is False or envelope["data"]["dry_run"] is True
             if not envelope["success"]:
                 assert envelope["error"]["code"] != "INTERNAL_ERROR", envelope

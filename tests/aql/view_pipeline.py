@@ -196,7 +196,7 @@ class ViewPipeline:
         assert self.executions is not None
         return await self.executions.start((asked.params or {})["child"], asked)
 
-    def keeping(self, store: ExecutionStore) -> Executions:
+    def keep_executions(self, store: ExecutionStore) -> Executions:
         """With executions, which are kept there."""
         self.executions = Executions(
             self.pipeline,
@@ -224,7 +224,7 @@ class ViewPipeline:
         self.rig.begin(call)
         return call
 
-    def answered(self) -> dict[str, Any]:
+    def last_envelope(self) -> dict[str, Any]:
         """The envelope of the call that ended last."""
         _, result = self.rig.done[-1]
         assert not isinstance(result, InterlockError), result
@@ -234,11 +234,11 @@ class ViewPipeline:
         envelope: dict[str, Any] = json.loads(result["content"][0]["text"])
         if "structuredContent" in result:
             assert result["structuredContent"] == envelope
-        self._must_be_lawful(envelope)
+        self._assert_valid(envelope)
         self.corpus.append(envelope)
         return envelope
 
-    def _must_be_lawful(self, envelope: dict[str, Any]) -> None:
+    def _assert_valid(self, envelope: dict[str, Any]) -> None:
         assert isinstance(envelope["success"], bool)
         if not envelope["success"]:
             assert set(envelope) == {"success", "error"}
@@ -250,24 +250,24 @@ class ViewPipeline:
         before = len(self.rig.done)
         self.begin(endpoint, arguments, **fields)
         assert len(self.rig.done) == before + 1, "it is still under way"
-        return self.answered()
+        return self.last_envelope()
 
     def call(
         self, operation: str, endpoint: str = "", view: OperationView = FIVE, **params: Any
     ) -> Any:
         """The same, of one operation at its own endpoint."""
         if not endpoint:
-            endpoint = self.home(operation, view)
+            endpoint = self.endpoint_of(operation, view)
         return self.ask(endpoint, {"operation": operation, "params": params}, view=view)
 
-    def home(self, operation: str, view: OperationView = FIVE) -> str:
+    def endpoint_of(self, operation: str, view: OperationView = FIVE) -> str:
         if view.mode == "single":
             return view.single_tool
         found = self.stage.find(operation, view)
         assert found is not None, operation
         return view.find_family(found.name, found.category).tool
 
-    async def reached(self, number: int) -> ScriptedRequest:
+    async def wait_for_call(self, number: int) -> ScriptedRequest:
         """Wait until so many calls have reached the server, and give the last of those."""
         async with asyncio.timeout(HANG_TIMEOUT):
             while len(self.hub.started) < number:
@@ -280,7 +280,7 @@ class ViewPipeline:
         return self.hub.last
 
     @property
-    def sent(self) -> list[tuple[str, Any]]:
+    def sent_calls(self) -> list[tuple[str, Any]]:
         """What reached the server: the tool, and its arguments."""
         return [
             (one.call.route.upstream_name, json.loads(bytes(one.call.arguments)))

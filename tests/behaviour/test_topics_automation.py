@@ -71,7 +71,7 @@ def propose(proposer: ScriptedParticipant, path: str) -> str:
 @pytest.mark.spec("MX-2.1-2", "MX-9.4-2")
 async def test_learned_rule_fulfils_matching_proposals_only(tmp_path: Path) -> None:
     table = Supervised(tmp_path)
-    proposer = table.let_in("ada", PROPOSES)
+    proposer = table.add_participant("ada", PROPOSES)
     for number in range(6):
         proposal = propose(proposer, f"/tmp/notes/{number}.md")
         await proposer.chat(proposal)
@@ -93,7 +93,7 @@ async def test_learned_rule_fulfils_matching_proposals_only(tmp_path: Path) -> N
     response = await proposer.answer(fulfilment["id"])
     assert response["payload"]["result"] == {"content": []}
     assert table.gated.approvals.pending() == []
-    [row] = table.rows("learned")
+    [row] = table.list_entries("learned")
     assert (row["name"], row["outcome"]) == (found.rule.name, "allow")
     assert "proposed in ops by ada" in row["detail"]
 
@@ -101,7 +101,7 @@ async def test_learned_rule_fulfils_matching_proposals_only(tmp_path: Path) -> N
         await proposer.chat(propose(proposer, elsewhere))
     assert len(table.gated.approvals.pending()) == 3
     # Somebody whom nobody has let through yet waits as well.
-    other = table.let_in("bob", PROPOSES)
+    other = table.add_participant("bob", PROPOSES)
     await other.chat(propose(other, "/tmp/notes/new.md"))
 
     authorizer.install(learned_step(None))

@@ -108,10 +108,10 @@ def test_capabilities_are_enforced(place: Place, play: Play) -> None:
             passed = [await peer.say(kind) for kind in kinds]
             blocked = {await peer.say(kind): kind for kind in refused[name]}
             marker = await peer.chat("end")
-            heard = [item for item in await observer.all_until(marker) if item["from"] == name]
+            heard = [item for item in await observer.receive_until(marker) if item["from"] == name]
             assert [message["id"] for message in heard] == passed
             for id, kind in blocked.items():
-                error = await peer.refusal(id)
+                error = await peer.read_rejection(id)
                 assert error["error"] == "capability_violation"
                 assert error["attempted_kind"] == kind
                 assert error["your_capabilities"] == peer.capabilities
@@ -127,9 +127,9 @@ def test_rate_limit_checks_every_message(place: Place, play: Play) -> None:
         for _ in range(999):
             await agent.chat()
         blocked = await agent.say(CALL, REQUEST)
-        assert (await agent.refusal(blocked))["error"] == "capability_violation"
+        assert (await agent.read_rejection(blocked))["error"] == "capability_violation"
         marker = await agent.chat("end")
-        heard = [item for item in await observer.all_until(marker) if item["from"] == "agent"]
+        heard = [item for item in await observer.receive_until(marker) if item["from"] == "agent"]
         assert [message["kind"] for message in heard] == ["chat"] * 999
 
     play(test)
@@ -191,19 +191,19 @@ def test_errors_and_reserved_kinds_are_handled(place: Place, play: Play) -> None
         boss, observer = await join(topic, "administrator"), await join(topic, "observer")
         for kind in ("system/welcome", "system/presence", "system/error", "system/x", "system"):
             blocked = await boss.say(kind, {"event": "leave", "participant": {"id": "observer"}})
-            error = await boss.refusal(blocked)
+            error = await boss.read_rejection(blocked)
             assert error["error"] == "capability_violation"
             assert "reserved" in error["message"]
         forged = {**boss.envelope("chat"), "from": "system:gateway"}
         await boss.socket.send(json.dumps(forged))
-        assert (await boss.refusal(forged["id"]))["error"] == "identity_mismatch"
+        assert (await boss.read_rejection(forged["id"]))["error"] == "identity_mismatch"
         old = boss.envelope("chat", protocol="mcp-x/v0")
         await boss.socket.send(json.dumps(old))
-        assert (await boss.refusal(old["id"]))["error"] == "protocol_mismatch"
+        assert (await boss.read_rejection(old["id"]))["error"] == "protocol_mismatch"
         await boss.socket.send("this is not JSON")
         assert (await boss.until("system/error"))["payload"]["error"] == "malformed_envelope"
         marker = await boss.chat("end")
-        messages = await observer.all_until(marker)
+        messages = await observer.receive_until(marker)
         # Only what the gateway itself said.
         assert {message["from"] for message in messages} == {"system:gateway"}
         assert {message["kind"] for message in messages} == {"system/presence"}
@@ -238,7 +238,9 @@ def test_messages_are_routed(place: Place, play: Play) -> None:
         said = [to_worker, to_agent, sample["id"], empty]
 
         async def heard_by(peer: WebSocketParticipant) -> list[str]:
-            return [item["id"] for item in await peer.all_until(marker) if item["from"] == boss.id]
+            return [
+                item["id"] for item in await peer.receive_until(marker) if item["from"] == boss.id
+            ]
 
         # There is no secrecy: who wants to hear everything does.
         assert await heard_by(everything) == said

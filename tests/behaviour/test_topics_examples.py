@@ -69,13 +69,13 @@ def test_proposal_workflow_completes(place: Place, play: Play) -> None:
         assert agent.capabilities == ["mcp/proposal:*", "mcp/response:*", "chat"]
         # 2. What it asks for directly is blocked.
         direct = await agent.say(REQUEST, call(), to=["worker"])
-        error = await agent.refusal(direct)
+        error = await agent.read_rejection(direct)
         assert error["error"] == "capability_violation"
         assert error["attempted_kind"] == REQUEST
         # 3. What it proposes, everybody sees; nobody has seen the request.
         proposal = await proposed_by(agent)
         for peer in (worker, human, observer):
-            messages = await peer.all_until(proposal)
+            messages = await peer.receive_until(proposal)
             assert direct not in [item["id"] for item in messages]
         # 4. and 5. One who may makes the real call, which names the proposal.
         fulfilment = await human.say(REQUEST, call(), to=["worker"], correlation_id=proposal)
@@ -127,7 +127,7 @@ def test_four_pillars_hold(place: Place, play: Play) -> None:
             kind = "mcp/request:tools/call:safe"
             # What one has no capability for goes nowhere.
             blocked = await agent.say(kind, call_of["safe"], to=["worker"])
-            assert (await agent.refusal(blocked))["error"] == "capability_violation"
+            assert (await agent.read_rejection(blocked))["error"] == "capability_violation"
             # The gateway passes on what lies about its payload; the receiver does not believe it.
             lie = await human.say(kind, call_of["dangerous"], to=["worker"])
             assert (await agent.until(lie))["payload"] == call_of["dangerous"]
@@ -136,8 +136,8 @@ def test_four_pillars_hold(place: Place, play: Play) -> None:
             assert "*" in answer.json()["newCapabilities"]
             for kind_of_gateways in ("system/error", "system/presence"):
                 forged = await human.say(kind_of_gateways, {"error": "x", "message": "x"})
-                assert "reserved" in (await human.refusal(forged))["message"]
-            messages = await agent.all_until(await human.say("anything", {}))
+                assert "reserved" in (await human.read_rejection(forged))["message"]
+            messages = await agent.receive_until(await human.say("anything", {}))
             kinds = [item["kind"] for item in messages if item["from"] == "supervisor"]
             assert not [kind for kind in kinds if kind.startswith("system/")]
             # And what is what it says is done.
@@ -159,7 +159,7 @@ def test_capabilities_can_be_granted(place: Place, play: Play) -> None:
         topic = place.topic()
         worker, agent = await join(topic, "worker"), await join(topic, "newcomer")
         blocked = await agent.say(REQUEST, call(), to=["worker"])
-        assert (await agent.refusal(blocked))["error"] == "capability_violation"
+        assert (await agent.read_rejection(blocked))["error"] == "capability_violation"
         answer = await place.change("newcomer", topic, add=["mcp/request:tools/*"], remove=[])
         assert answer.status_code == 200
         # The same call, on the same connection.
@@ -167,7 +167,7 @@ def test_capabilities_can_be_granted(place: Place, play: Play) -> None:
         granted = welcome["payload"]["you"]["capabilities"]
         assert granted == answer.json()["newCapabilities"]
         passed = await agent.say(REQUEST, call(), to=["worker"])
-        messages = await worker.all_until(passed)
+        messages = await worker.receive_until(passed)
         assert blocked not in [item["id"] for item in messages]
         # Only by somebody who may, and not by oneself.
         for by in ("newcomer", "supervisor"):
@@ -204,13 +204,13 @@ def test_participants_have_different_capabilities(place: Place, play: Play) -> N
             assert peer.capabilities == MIXED[name]
             actual = {await peer.say(kind): word for word, kind in kinds.items()}
             end = await peer.say(kinds[granted[name][0]])
-            messages = await observer.all_until(end)
+            messages = await observer.receive_until(end)
             assert [
                 actual[message["id"]] for message in messages if message["from"] == name
             ] == granted[name]
             for id, word in actual.items():
                 if word not in granted[name]:
-                    error = await peer.refusal(id)
+                    error = await peer.read_rejection(id)
                     assert error["error"] == "capability_violation"
                     assert error["your_capabilities"] == MIXED[name]
 
@@ -245,7 +245,7 @@ def test_approved_proposal_is_fulfilled_by_orchestrator(
             # It may not do it itself, nor may the human.
             for peer in (proposer, human):
                 tried = await peer.say(kind, request, to=["worker"])
-                assert (await peer.refusal(tried))["error"] == "capability_violation"
+                assert (await peer.read_rejection(tried))["error"] == "capability_violation"
             proposal = await proposer.say(
                 "mcp/proposal:tools/call:write_file",
                 {"method": "tools/call", "params": params},

@@ -127,7 +127,7 @@ def test_invalid_messages_are_not_forwarded(place: Place, play: Play) -> None:
             assert told["to"] == ["agent"]
             assert told["payload"]["message"]
         marker = await agent.chat("still here")
-        messages = await observer.all_until(marker)
+        messages = await observer.receive_until(marker)
         assert {message["from"] for message in messages} == {"system:gateway"}
         assert {message["kind"] for message in messages} == {"system/presence"}
 
@@ -148,7 +148,7 @@ def test_protocol_violations_close_connection(place: Place, play: Play) -> None:
         for sent, code, words in forbidden:
             agent = await join(topic, "agent")
             await agent.socket.send(sent)
-            closed = await agent.closed()
+            closed = await agent.wait_closed()
             assert closed[0] == code
             assert words in closed[1]
             await observer.until(lambda one: one["payload"].get("event") == "leave")
@@ -171,7 +171,7 @@ def test_limits_message_rate(place: Place, play: Play) -> None:
         assert told["payload"]["error"] == "rate_limited"
         assert told["correlation_id"] in actual
         marker = await observer.chat("end")
-        messages = await agent.all_until(marker)
+        messages = await agent.receive_until(marker)
         # Not each is answered: it hears now and then that this is too much.
         errors = [
             message["payload"]["error"] for message in messages if message["kind"] == "system/error"
@@ -191,9 +191,9 @@ def test_second_connection_replaces_first(place: Place, play: Play) -> None:
         observer = await join(topic, "observer")
         older = await join(topic, "agent")
         newer = await join(topic, "agent")
-        assert (await older.closed())[0] == 4009
+        assert (await older.wait_closed())[0] == 4009
         marker = await newer.chat("it is me")
-        messages = await observer.all_until(marker)
+        messages = await observer.receive_until(marker)
         joins = [
             message for message in messages if message["payload"]["participant"]["id"] == "agent"
         ]
@@ -290,7 +290,7 @@ def test_slow_reader_is_closed_if_configured(place: Place, monkeypatch: pytest.M
         gone = False
         while not gone:
             id = await agent.chat("x" * 8000)
-            messages = await observer.all_until(id)
+            messages = await observer.receive_until(id)
             gone = any(message["payload"].get("event") == "leave" for message in messages)
         # It finds out when it reads.
         told, seen = (1013).to_bytes(2, "big") + b"You did not read", b""

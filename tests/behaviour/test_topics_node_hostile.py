@@ -161,7 +161,7 @@ def test_repeated_id_is_ignored(office: Office) -> None:
                 "mcp/request:tools/call:ledger.look", rpc("tools/call", LOOK, 9), to=[NODE]
             )
             last = await answer(orchestrator, look)
-            messages = await peers["human"].all_until(last["id"])
+            messages = await peers["human"].receive_until(last["id"])
             answers = [message for message in messages if message.get("correlation_id") == request]
             assert [response["payload"]["id"] for response in answers] == [1]
 

@@ -178,7 +178,7 @@ async def assert_ignored(lies: list[tuple[str, Envelope]], place: Place, join: J
         end = await boss.chat("end")
         # The gateway has passed all of it on, and the participant has let nobody hear of it.
         heard = [
-            item["id"] for item in await observer.all_until(end) if item["from"] == "supervisor"
+            item["id"] for item in await observer.receive_until(end) if item["from"] == "supervisor"
         ]
         assert heard == ids
         assert [event.id for event in await worker.until(end) if event.sender == boss.id] == []

@@ -25,7 +25,7 @@ class RecordingOwner:
         self.closed.append(why)
         self._heard.set()
 
-    async def until_heard(self, count: int = 1) -> list[bytes]:
+    async def wait_for_messages(self, count: int = 1) -> list[bytes]:
         """The first `count` messages."""
         while len(self.messages) < count:
             assert not self.closed, self.closed
@@ -33,7 +33,7 @@ class RecordingOwner:
             await self._heard.wait()
         return self.messages
 
-    async def until_closed(self) -> str:
+    async def wait_until_closed(self) -> str:
         while not self.closed:
             self._heard.clear()
             await self._heard.wait()

@@ -65,8 +65,8 @@ def test_sends_messages_both_ways(run: Run, tmp_path: Path) -> None:
                 theirs.send(payload)
             # JSON may be broken into lines; a message is one.
             expected = [*sent[:2], b'{ "a":  2}']
-            assert await our_ear.until_heard(3) == expected
-            assert await their_ear.until_heard(3) == expected
+            assert await our_ear.wait_for_messages(3) == expected
+            assert await their_ear.wait_for_messages(3) == expected
             assert (ours.peer, theirs.peer) == ("local", "local")
             assert (ours.label, theirs.label) == (there.url, "child")
             assert (ours.peer_names, ours.close_reason) == ((), "")
@@ -74,7 +74,7 @@ def test_sends_messages_both_ways(run: Run, tmp_path: Path) -> None:
             ours.close(4000, "a reason that lines do not carry")
             ours.send(b"dropped")
             assert not ours.is_open
-            assert await their_ear.until_closed() == "it closed the channel"
+            assert await their_ear.wait_until_closed() == "it closed the channel"
             assert their_ear.messages[3:] == [b"last words"]
             await ours.wait_closed()
             await theirs.wait_closed()
@@ -93,9 +93,9 @@ def test_too_long_message_closes_channel(run: Run, tmp_path: Path) -> None:
             ours.send(b"x" * 100)
             ours.send(b"x" * 101)
             ours.send(b"never")
-            assert await their_ear.until_closed() == "it sent a message of more than 100 bytes"
+            assert await their_ear.wait_until_closed() == "it sent a message of more than 100 bytes"
             assert their_ear.messages == [b"x" * 100]
-            await our_ear.until_closed()
+            await our_ear.wait_until_closed()
             await ours.wait_closed()
 
     run(test())
@@ -113,7 +113,7 @@ def test_closes_unread_channel(run: Run, tmp_path: Path, monkeypatch: pytest.Mon
             ours.send(b"x" * 1_000_000)
             await asyncio.sleep(0)
         assert not ours.is_open
-        assert await ear.until_closed() == "it does not read the messages that are sent to it"
+        assert await ear.wait_until_closed() == "it does not read the messages that are sent to it"
         await ours.wait_closed()
         server.close()
 

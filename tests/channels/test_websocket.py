@@ -82,7 +82,7 @@ def test_sends_messages_both_ways(run: Run) -> None:
             sent = [b"{}", b"x" * 200, "Grüße".encode(), b"y" * 70_000, b"z" * 3_000_000, b"{}"]
             for payload in sent:
                 channel.send(payload)
-            assert await ear.until_heard(len(sent)) == sent
+            assert await ear.wait_for_messages(len(sent)) == sent
             assert (channel.peer, channel.label) == ("loopback", url)
             assert (channel.peer_names, channel.close_reason) == ((), "")
             assert channel.is_open
@@ -145,7 +145,7 @@ def test_peer_closes_with_code_only(run: Run) -> None:
     async def test() -> None:
         async with websockets_server(lambda socket: socket.close(1001)) as url:
             ear = RecordingOwner(await dial(url))
-            assert await ear.until_closed() == "it closed the channel with code 1001"
+            assert await ear.wait_until_closed() == "it closed the channel with code 1001"
 
     run(test())
 
@@ -163,7 +163,7 @@ def test_responds_to_pings_and_joins_fragments(run: Run) -> None:
         async with websockets_server(fragments) as url:
             channel = await dial(url)
             ear = RecordingOwner(channel)
-            assert await ear.until_heard() == [b"one message"]
+            assert await ear.wait_for_messages() == [b"one message"]
             await answered.wait()
             channel.close()
             await channel.wait_closed()
@@ -194,7 +194,7 @@ def test_protocol_violation_is_reported_to_peer(
         async with raw_server(talk) as url:
             channel = await dial(url, max_message=1000)
             ear = RecordingOwner(channel)
-            assert says in await ear.until_closed()
+            assert says in await ear.wait_until_closed()
             assert ear.messages == [b"ok"]
             await channel.wait_closed()
         (closed,) = FrameDecoder(masked=True, max_message=10).feed(read[0])
@@ -214,7 +214,7 @@ def test_reports_lost_connection(run: Run) -> None:
         async with raw_server(talk) as url:
             channel = await dial(url)
             ear = RecordingOwner(channel)
-            assert (await ear.until_closed()).startswith("the connection was lost")
+            assert (await ear.wait_until_closed()).startswith("the connection was lost")
             assert ear.messages == [b"ok"]
             assert channel.close_reason == ""
             await channel.wait_closed()
@@ -236,8 +236,8 @@ def test_keeps_messages_sent_with_handshake(run: Run, monkeypatch: pytest.Monkey
         async with raw_server(talk) as url:
             channel = await dial(url)
             ear = RecordingOwner(channel)
-            await ear.until_heard(3)
-            assert await ear.until_closed() == "it closed the channel"
+            await ear.wait_for_messages(3)
+            assert await ear.wait_until_closed() == "it closed the channel"
             assert ear.messages == [b"one", b"two", b"three"]
             await channel.wait_closed()
 
@@ -283,7 +283,9 @@ def test_closes_unread_channel(run: Run, monkeypatch: pytest.MonkeyPatch) -> Non
                 sent += 1
                 assert sent < 100
                 await asyncio.sleep(0)
-            assert await ear.until_closed() == "it does not read the messages that are sent to it"
+            assert (
+                await ear.wait_until_closed() == "it does not read the messages that are sent to it"
+            )
             await channel.wait_closed()
             over.set()
 

@@ -79,7 +79,7 @@ class Terminal:
         node = self.office.node
         self.wait(node.begin())
         id = challenge_id(self.wait(node.report("drop_table users")))
-        self.wait(node.waiting("unblock"))
+        self.wait(node.wait_for_approval("unblock"))
         return id
 
     def says(self, *words: str, key: Path | None = None) -> Any:
@@ -132,7 +132,7 @@ def test_operator_renews_code(terminal: Terminal) -> None:
     data = json.loads(result.stdout)
     assert data["id"] != id
     response = terminal.wait(
-        terminal.office.node.answered(
+        terminal.office.node.read_builtin(
             "verify_challenge", challenge_id=data["id"], code=data["code"]
         )
     )
@@ -150,7 +150,7 @@ def test_operator_unblocks_caller_by_key(terminal: Terminal) -> None:
     assert result.exit_code == 0, result.output
     assert "is unblocked" in result.output
     assert terminal.do(lambda: len(node.loop.blocks)) == 0
-    assert "unblocked" in node.words("ada")
+    assert "unblocked" in node.list_outcomes("ada")
 
 
 def test_watch_prints_new_challenges(terminal: Terminal) -> None:

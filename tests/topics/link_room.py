@@ -48,7 +48,7 @@ class LinkRoom:
         self._ids += 1
         return f"env-{self._ids}"
 
-    def hear(
+    def deliver(
         self,
         sender: str,
         kind: str,
@@ -70,20 +70,20 @@ class LinkRoom:
         for one in list(self.heard):
             one(head, text)
 
-    def joins(self, id: str, *capabilities: str) -> None:
+    def add_participant(self, id: str, *capabilities: str) -> None:
         self._presence("join", {"id": id, "capabilities": list(capabilities)})
 
-    def leaves(self, id: str) -> None:
+    def remove_participant(self, id: str) -> None:
         self._presence("leave", {"id": id})
 
     def _presence(self, event: str, participant: dict[str, Any]) -> None:
-        self.hear(GATEWAY, PRESENCE, {"event": event, "participant": participant}, to=())
+        self.deliver(GATEWAY, PRESENCE, {"event": event, "participant": participant}, to=())
 
-    def welcomes(self, *others: tuple[str, list[str]]) -> None:
+    def send_welcome(self, *others: tuple[str, list[str]]) -> None:
         """The node itself comes in, and is told who is there."""
         them = [{"id": id, "capabilities": capabilities} for id, capabilities in others]
         you = {"id": NODE, "capabilities": ["mcp/*"]}
-        self.hear(GATEWAY, WELCOME, {"you": you, "participants": them})
+        self.deliver(GATEWAY, WELCOME, {"you": you, "participants": them})
 
 
 class ScriptedWorker:
@@ -135,4 +135,4 @@ class ScriptedWorker:
         else:
             answer["error"] = {"code": -32601, "message": f"{method} is not known here"}
         kind = said.kind.replace("mcp/request", "mcp/response", 1)
-        self.room.hear(self.id, kind, answer, about=said.id)
+        self.room.deliver(self.id, kind, answer, about=said.id)

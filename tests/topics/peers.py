@@ -81,7 +81,7 @@ class WebSocketParticipant:
             if wanted(heard) if callable(wanted) else wanted in (heard["id"], heard["kind"]):
                 return heard
 
-    async def all_until(self, id: str) -> list[Envelope]:
+    async def receive_until(self, id: str) -> list[Envelope]:
         """Everything that comes before the message with this id."""
         heard: list[Envelope] = []
         while True:
@@ -90,7 +90,7 @@ class WebSocketParticipant:
                 return heard
             heard.append(envelope)
 
-    async def refusal(self, about: str) -> Envelope:
+    async def read_rejection(self, about: str) -> Envelope:
         """What the gateway has against a message of ours."""
         heard = await self.until(lambda one: one.get("correlation_id") == about)
         assert heard["kind"] == "system/error"
@@ -98,7 +98,7 @@ class WebSocketParticipant:
         assert heard["to"] == [self.id]
         return dict(heard["payload"])
 
-    async def closed(self) -> tuple[int, str]:
+    async def wait_closed(self) -> tuple[int, str]:
         """The code and the words with which it was closed."""
         await asyncio.wait_for(self.socket.wait_closed(), HANG_TIMEOUT)
         return self.socket.close_code or 0, self.socket.close_reason or ""

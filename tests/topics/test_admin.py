@@ -82,7 +82,7 @@ def test_adds_and_removes_capabilities() -> None:
             welcome = await agent.until("system/welcome")
             assert welcome["payload"]["you"]["capabilities"] == change["newCapabilities"]
             said = await agent.say("mcp/request:tools/call")
-            heard = await human.all_until(said)
+            heard = await human.receive_until(said)
             assert heard[-1]["payload"]["participant"] == {
                 "id": "agent",
                 "capabilities": change["newCapabilities"],
@@ -97,7 +97,7 @@ def test_adds_and_removes_capabilities() -> None:
             )
             assert taken.json()["newCapabilities"] == ["chat"]
             refused = await agent.say("mcp/request:tools/call")
-            assert (await agent.refusal(refused))["error"] == "capability_violation"
+            assert (await agent.read_rejection(refused))["error"] == "capability_violation"
 
     run(test, admins=ADMINS)
 
@@ -249,7 +249,7 @@ def test_lists_topics() -> None:
             rooms.join("agent", topic="ops"),
         ):
             refused = await agent.say("mcp/request:tools/call")
-            await agent.refusal(refused)
+            await agent.read_rejection(refused)
             assert await list_topics(rooms) == [
                 ("ops", "ops", True, ["agent"]),
                 ("team-*", "team-*", False, []),

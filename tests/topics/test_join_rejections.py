@@ -216,7 +216,7 @@ def test_rejection_after_upgrade_closes_connection(monkeypatch: pytest.MonkeyPat
     async def test(rooms: TopicServer) -> None:
         headers = {"Authorization": "Bearer t-human"}
         async with connect(rooms.url(), additional_headers=headers, proxy=None) as client:
-            assert await WebSocketParticipant(client).closed() == (
+            assert await WebSocketParticipant(client).wait_closed() == (
                 4003,
                 "There is no topic room any more.",
             )

@@ -151,7 +151,7 @@ def test_routing_selects_received_messages() -> None:
             last = await agent.chat()
 
             async def chats(peer: WebSocketParticipant) -> list[str]:
-                heard = await peer.all_until(last)
+                heard = await peer.receive_until(last)
                 return [one["id"] for one in heard if one["kind"] == "chat"]
 
             assert await chats(worker) == [for_worker]
@@ -231,12 +231,12 @@ def test_broken_connection_is_announced() -> None:
 def test_newest_connection_replaces_older() -> None:
     async def test(rooms: TopicServer) -> None:
         async with rooms.join("human", "agent") as (human, older), rooms.join("agent") as (newer,):
-            code, reason = await older.closed()
+            code, reason = await older.wait_closed()
             assert code == 4009
             assert "another connection" in reason
             assert rooms.present == ["agent", "human"]
             said = await newer.chat()
-            events = [one["payload"]["event"] for one in (await human.all_until(said))]
+            events = [one["payload"]["event"] for one in (await human.receive_until(said))]
             # Its own, and the first connection of the other.
             assert events == ["join", "join"]
         await wait_until(lambda: rooms.present == [])
@@ -272,7 +272,7 @@ def test_expired_token_ends_connection() -> None:
 
     async def test(rooms: TopicServer) -> None:
         async with rooms.join("human", "brief") as (human, brief):
-            code, reason = await brief.closed()
+            code, reason = await brief.wait_closed()
             assert code == 4003
             assert "expired" in reason
             left = await human.until(lambda one: one["payload"].get("event") == "leave")
@@ -307,7 +307,7 @@ def test_revoked_token_ends_connection() -> None:
     async def test(rooms: TopicServer) -> None:
         async with rooms.join("agent", "human") as (agent, human):
             rooms.gateway.disconnect({"agent"})
-            assert (await agent.closed())[0] == 4003
+            assert (await agent.wait_closed())[0] == 4003
             assert rooms.present == ["human"]
             await human.chat()
 
@@ -329,7 +329,7 @@ def test_node_stop_closes_connections(monkeypatch: pytest.MonkeyPatch) -> None:
             # One agrees to be closed, the other never does.
             rooms.gateway.close()
             await rooms.door.close()
-            assert (await human.closed())[0] == 1001
+            assert (await human.wait_closed())[0] == 1001
             assert rooms.door.connections == 0
         writer.close()
 

@@ -60,7 +60,7 @@ async def test_revoked_token_ends_connection(start_node: Any, tmp_path: Path) ->
         join_topic(topic_url(node), shown) as agent,
     ):
         store.revoke([made.id])
-        assert (await agent.closed())[0] == 4003
+        assert (await agent.wait_closed())[0] == 4003
         left = await human.until(lambda one: one["payload"].get("event") == "leave")
         assert left["payload"]["participant"]["id"] == "agent"
         assert await status_of(topic_url(node), shown) == 401
@@ -86,14 +86,14 @@ async def test_config_change_applies_to_connections(start_node: Any) -> None:
         assert (await human.until(said))["from"] == "agent"
         # Who has no seat any more has to go; nobody else notices.
         await asyncio.to_thread(apply, topics({"callers": ["human"]}))
-        code, reason = await agent.closed()
+        code, reason = await agent.wait_closed()
         assert code == 4003
         assert "not a participant" in reason
         await human.until(lambda one: one["payload"].get("event") == "leave")
         assert await status_of(topic_url(node), TOKENS["agent"]) == 403
         # No topics, no door.
         await asyncio.to_thread(apply, TopicsConfig())
-        assert (await human.closed())[0] == 4003
+        assert (await human.wait_closed())[0] == 4003
         assert await status_of(topic_url(node), TOKENS["human"]) == 404
 
 
@@ -102,7 +102,7 @@ async def test_node_stop_closes_connections(start_node: Any) -> None:
 
     async with join_topic(topic_url(node), TOKENS["agent"]) as agent:
         stopping = asyncio.create_task(asyncio.to_thread(node.stop))
-        assert (await agent.closed())[0] == 1001
+        assert (await agent.wait_closed())[0] == 1001
         await stopping
 
 
@@ -146,6 +146,6 @@ async def test_node_without_tokens_has_one_local_caller(start_node: Any) -> None
 
     async with join_topic(topic_url(node)) as first, join_topic(topic_url(node)) as second:
         assert first.id == second.id == "local"
-        code, reason = await first.closed()
+        code, reason = await first.wait_closed()
         assert code == 4009
         assert "token" in reason

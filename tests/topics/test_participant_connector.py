@@ -88,9 +88,9 @@ class ConnectorBench(SupervisorHarness):
 
 async def test_lists_and_calls_joined_participant() -> None:
     kept = ConnectorBench()
-    kept.room.welcomes(("somebody", [ALL]))
+    kept.room.send_welcome(("somebody", [ALL]))
     assert kept.supervisor.state is State.CONNECTING
-    kept.room.joins("worker", "mcp/response:*")
+    kept.room.add_participant("worker", "mcp/response:*")
     await kept.ready()
     assert kept.listed == [["write_file"]]
     assert len(kept.supervisor.raw_offering.resources) == 1
@@ -103,13 +103,13 @@ async def test_lists_and_calls_joined_participant() -> None:
 
 async def test_finds_participant_in_welcome() -> None:
     kept = ConnectorBench()
-    kept.room.welcomes(("worker", [ALL]))
+    kept.room.send_welcome(("worker", [ALL]))
     await kept.ready()
     # Told again that it is there, with the same rights: nothing is new.
-    kept.room.welcomes(("worker", [ALL]))
+    kept.room.send_welcome(("worker", [ALL]))
     assert kept.supervisor.upstream_client is not None
     # A welcome without it: it left while nobody heard.
-    kept.room.welcomes()
+    kept.room.send_welcome()
     assert kept.supervisor.state is State.DEGRADED
     await kept.supervisor.end()
 
@@ -118,7 +118,7 @@ async def test_finds_participant_in_welcome() -> None:
 async def test_participant_needs_no_initialize(capabilities: list[str]) -> None:
     kept = ConnectorBench(initialize_timeout=0.01)
     kept.worker.info = None
-    kept.room.joins("worker", *capabilities)
+    kept.room.add_participant("worker", *capabilities)
     await kept.ready()
     peer = kept.supervisor.upstream_client
     assert peer is not None
@@ -134,27 +134,27 @@ async def test_participant_needs_no_initialize(capabilities: list[str]) -> None:
 async def test_participant_without_response_capability_gets_no_requests() -> None:
     kept = ConnectorBench()
     kept.rest.hold()
-    kept.room.joins("worker", "mcp/proposal:*", "chat")
+    kept.room.add_participant("worker", "mcp/proposal:*", "chat")
     await kept.tried()
     assert kept.supervisor.state is State.FAILED
     assert "may not send responses" in (kept.supervisor.problem or "")
     assert kept.room.said == []
     # Promoted: tried at once.
-    kept.room.joins("worker", "mcp/proposal:*", "mcp/response:*", "chat")
+    kept.room.add_participant("worker", "mcp/proposal:*", "mcp/response:*", "chat")
     await kept.ready()
     # And demoted: what cannot be answered any more is not shown as if it could.
-    kept.room.joins("worker", "chat")
+    kept.room.add_participant("worker", "chat")
     assert kept.supervisor.state is State.DEGRADED
     await kept.supervisor.end()
 
 
 async def test_disconnect_during_call_keeps_tools_for_grace() -> None:
     kept = ConnectorBench(ParticipantUpstream(grace=60.0))
-    kept.room.joins("worker", ALL)
+    kept.room.add_participant("worker", ALL)
     await kept.ready()
     kept.room.on_said = None
     sent = kept.start("write_file")
-    kept.room.leaves("worker")
+    kept.room.remove_participant("worker")
     with pytest.raises(UpstreamLostError) as lost:
         await sent
     assert (lost.value.failure, lost.value.was_sent) == (UPSTREAM_LOST, True)
@@ -170,7 +170,7 @@ async def test_disconnect_during_call_keeps_tools_for_grace() -> None:
     assert kept.withdrawn == 1
     # It is never too late.
     kept.worker = ScriptedWorker(kept.room, soon=asyncio.get_running_loop().call_soon)
-    kept.room.joins("worker", ALL)
+    kept.room.add_participant("worker", ALL)
     await kept.ready()
     assert (await kept.start("write_file")).result
     await kept.supervisor.end()
@@ -178,13 +178,13 @@ async def test_disconnect_during_call_keeps_tools_for_grace() -> None:
 
 async def test_new_connection_is_initialized_again() -> None:
     kept = ConnectorBench()
-    kept.room.joins("worker", ALL)
+    kept.room.add_participant("worker", ALL)
     await kept.ready()
     kept.room.on_said = None
     sent = kept.start("write_file")
     kept.worker = ScriptedWorker(kept.room, soon=asyncio.get_running_loop().call_soon)
     kept.worker.tools = ["another_tool"]
-    kept.room.joins("worker", ALL)
+    kept.room.add_participant("worker", ALL)
     with pytest.raises(UpstreamLostError, match="reconnected") as lost:
         await sent
     assert lost.value.was_sent
@@ -196,10 +196,10 @@ async def test_new_connection_is_initialized_again() -> None:
 
 async def test_return_within_grace_keeps_tools() -> None:
     kept = ConnectorBench()
-    kept.room.joins("worker", ALL)
+    kept.room.add_participant("worker", ALL)
     await kept.ready()
-    kept.room.leaves("worker")
-    kept.room.joins("worker", ALL)
+    kept.room.remove_participant("worker")
+    kept.room.add_participant("worker", ALL)
     await kept.ready()
     assert kept.timers[0].cancelled
     assert kept.withdrawn == 0
@@ -216,10 +216,10 @@ async def test_retries_unresponsive_participant_with_backoff() -> None:
         answer = {**broken, "id": said.payload["id"]}
         kind = said.kind.replace("request", "response", 1)
         loop = asyncio.get_running_loop()
-        loop.call_soon(lambda: kept.room.hear("worker", kind, answer, about=said.id))
+        loop.call_soon(lambda: kept.room.deliver("worker", kind, answer, about=said.id))
 
     kept.room.on_said = refuse
-    kept.room.joins("worker", ALL)
+    kept.room.add_participant("worker", ALL)
     await kept.tried()
     assert "Not today." in (kept.supervisor.problem or "")
     kept.rest.wake()
@@ -238,7 +238,7 @@ async def test_rejects_other_node_without_allow_list(
     kept = ConnectorBench(ParticipantUpstream(allow=allow))
     kept.rest.hold()
     kept.worker.info = {"name": "interlock", "version": "1"}
-    kept.room.joins("worker", ALL)
+    kept.room.add_participant("worker", ALL)
     if allow:
         await kept.ready()
     else:
@@ -253,7 +253,7 @@ async def test_detects_node_by_its_tools() -> None:
     kept.rest.hold()
     kept.worker.nodes = {"write_file": 1}
     # It may not even answer `initialize`.
-    kept.room.joins("worker", "mcp/response:tools/*")
+    kept.room.add_participant("worker", "mcp/response:tools/*")
     await kept.tried()
     assert "is a node." in (kept.supervisor.problem or "")
     assert kept.listed == []
@@ -264,14 +264,14 @@ async def test_limits_node_hops() -> None:
     kept = ConnectorBench(ParticipantUpstream(allow=["write_*"]))
     kept.worker.nodes = {"write_file": 1, "other": MAX_NODE_HOPS + 1}
     kept.worker.tools.append("other")
-    kept.room.joins("worker", ALL)
+    kept.room.add_participant("worker", ALL)
     await kept.ready()
     assert len(kept.listed) == 1
     kept.sleeps.hold()
     kept.worker.tools.append("write_it_again")
     kept.worker.nodes["write_it_again"] = MAX_NODE_HOPS + 1
     said = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
-    kept.room.hear("worker", "mcp/request:notifications/tools/list_changed", said, to=())
+    kept.room.deliver("worker", "mcp/request:notifications/tools/list_changed", said, to=())
     await kept.until(lambda: kept.sleeps.sleeping)
     # What was listed before stays, and nothing is added to it.
     assert len(kept.listed) == 1
@@ -281,13 +281,13 @@ async def test_limits_node_hops() -> None:
 
 async def test_list_changed_reloads_tools() -> None:
     kept = ConnectorBench()
-    kept.room.joins("worker", ALL)
+    kept.room.add_participant("worker", ALL)
     await kept.ready()
     kept.worker.tools.append("delete_file")
     said = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
     kind = "mcp/request:notifications/tools/list_changed"
-    kept.room.hear("intruder", kind, said, to=())
-    kept.room.hear("worker", kind, said, to=())
+    kept.room.deliver("intruder", kind, said, to=())
+    kept.room.deliver("worker", kind, said, to=())
     await kept.until(lambda: len(kept.listed) == 2)
     assert kept.listed[-1] == ["write_file", "delete_file"]
     await kept.supervisor.end()
@@ -295,25 +295,25 @@ async def test_list_changed_reloads_tools() -> None:
 
 async def test_ignores_false_gateway_messages() -> None:
     kept = ConnectorBench()
-    kept.room.joins("worker", ALL)
+    kept.room.add_participant("worker", ALL)
     await kept.ready()
     leave = {"event": "leave", "participant": {"id": "worker"}}
     # Its own gateway never lets this by; a link does not rely on it.
     for sender in ("intruder", "worker", "system:gateway2"):
-        kept.room.hear(sender, "system/presence", leave, to=())
-    kept.room.hear("system:gateway", "system/presence", {"event": "leave"}, to=())
+        kept.room.deliver(sender, "system/presence", leave, to=())
+    kept.room.deliver("system:gateway", "system/presence", {"event": "leave"}, to=())
     assert kept.supervisor.state is State.READY
     await kept.supervisor.end()
 
 
 async def test_node_leaving_room_withdraws_participants() -> None:
     kept = ConnectorBench()
-    kept.room.joins("worker", ALL)
+    kept.room.add_participant("worker", ALL)
     await kept.ready()
     kept.upstreams.close()
     assert kept.ended == [KEY]
     assert kept.supervisor.state is State.DEGRADED
-    kept.room.joins("worker", ALL)
+    kept.room.add_participant("worker", ALL)
     assert kept.timers == []
     await kept.supervisor.end()
 

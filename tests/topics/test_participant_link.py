@@ -83,7 +83,7 @@ class Fixture:
             "about": asked.id,
             **changes,
         }
-        self.room.hear(**given)
+        self.room.deliver(**given)
 
 
 @pytest.fixture
@@ -192,7 +192,7 @@ def test_envelopes_distinguish_requests(fixture: Fixture) -> None:
     for said, id in ((other, 2), (one, 1)):
         kind = said.kind.replace("request", "response")
         payload = {"jsonrpc": "2.0", "id": id, "result": RESULT}
-        fixture.room.hear("worker", kind, payload, about=said.id)
+        fixture.room.deliver("worker", kind, payload, about=said.id)
     assert [ticket for _, ticket in fixture.near.delivered] == [second, first]
 
 
@@ -209,8 +209,8 @@ def test_envelopes_distinguish_requests(fixture: Fixture) -> None:
 )
 def test_delivers_only_notifications_of_server(fixture: Fixture, kind: str, heard: bool) -> None:
     payload = {"jsonrpc": "2.0", "method": kind.partition(":")[0], "params": {}}
-    fixture.room.hear("worker", f"mcp/request:{kind}", payload)
-    fixture.room.hear("intruder", f"mcp/request:{kind}", payload)
+    fixture.room.deliver("worker", f"mcp/request:{kind}", payload)
+    fixture.room.deliver("intruder", f"mcp/request:{kind}", payload)
     assert fixture.near.delivered == ([(payload, None)] if heard else [])
 
 
@@ -218,7 +218,7 @@ def test_notification_belongs_to_request(fixture: Fixture) -> None:
     request = fixture.call()
     payload = {"jsonrpc": "2.0", "method": "notifications/message", "params": {"data": "hm"}}
     asked = fixture.room.said[0].id
-    fixture.room.hear("worker", "mcp/request:notifications/message", payload, about=asked)
+    fixture.room.deliver("worker", "mcp/request:notifications/message", payload, about=asked)
     assert fixture.near.delivered == [(payload, request)]
 
 
@@ -231,7 +231,7 @@ def test_notification_belongs_to_request(fixture: Fixture) -> None:
     ],
 )
 def test_drops_notification_with_false_kind(fixture: Fixture, payload: dict[str, Any]) -> None:
-    fixture.room.hear("worker", "mcp/request:notifications/tools/list_changed", payload)
+    fixture.room.deliver("worker", "mcp/request:notifications/tools/list_changed", payload)
     assert fixture.near.delivered == []
 
 
@@ -244,7 +244,7 @@ def test_cancellation_names_envelope(fixture: Fixture) -> None:
     said = fixture.room.said[-1]
     assert (said.kind, said.about) == ("mcp/request:notifications/cancelled", asked)
     assert fixture.link.pending_requests == 0
-    fixture.room.hear("worker", ANSWER, {"jsonrpc": "2.0", "id": 7, "result": {}}, about=asked)
+    fixture.room.deliver("worker", ANSWER, {"jsonrpc": "2.0", "id": 7, "result": {}}, about=asked)
     assert fixture.near.delivered == []
 
 

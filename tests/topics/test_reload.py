@@ -37,7 +37,7 @@ async def test_disconnects_caller_without_matching_rule(start_node: Any, agent: 
         join_topic(topic_url(node), TOKENS["human"]) as human,
     ):
         await asyncio.to_thread(apply_config, node, BOSSES, **agent)
-        assert (await gone.closed())[0] == 4003
+        assert (await gone.wait_closed())[0] == 4003
         left = await human.until(lambda one: one["payload"].get("event") == "leave")
         assert left["payload"]["participant"]["id"] == "agent"
 
@@ -86,4 +86,4 @@ async def test_checks_caller_again_after_token_lookup(
         if settles:
             assert node.node.component(Topics).gateway.connected_members() != []
         else:
-            assert (await agent.closed())[0] == 4003
+            assert (await agent.wait_closed())[0] == 4003

@@ -213,7 +213,7 @@ def test_messages_to_disconnected_member_are_lost() -> None:
             # The sender is not held up and not told; nothing is sent again.
             async with rooms.join("worker") as (worker,):
                 marker = await human.chat("now?")
-                assert said not in [one["id"] for one in await worker.all_until(marker)]
+                assert said not in [one["id"] for one in await worker.receive_until(marker)]
 
     run(test)
 
@@ -268,7 +268,7 @@ def test_invalid_envelopes_keep_connection_open() -> None:
             for text in bad * 10:
                 await agent.socket.send(text)
             marker = await agent.chat("still here")
-            heard = await human.all_until(marker)
+            heard = await human.receive_until(marker)
             assert [one["kind"] for one in heard] == ["system/presence"] * 2
             errors = 0
             while errors < len(bad) * 10:
@@ -335,7 +335,7 @@ def test_serves_members_over_tls(tmp_path: Path) -> None:
                 said = await agent.chat("x" * size)
                 assert len((await human.until(said))["payload"]["text"]) == size
             await agent.socket.send(b"binary")
-            assert (await agent.closed())[0] == 1003
+            assert (await agent.wait_closed())[0] == 1003
             await human.until(lambda one: one["payload"].get("event") == "leave")
 
     run(test, tls=tls_context(identity.certificate, identity.key))

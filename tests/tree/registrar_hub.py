@@ -186,13 +186,13 @@ class ScriptedChild:
         assert "result" in answer, answer
         return self
 
-    def beat(self, session_id: str | None = None, /, **more: Any) -> dict[str, Any]:
+    def send_heartbeat(self, session_id: str | None = None, /, **more: Any) -> dict[str, Any]:
         params = {"session_id": session_id or self.session_id, **more}
         answer = self.ask("mcpax/heartbeat", params)
         assert answer is not None
         return answer
 
-    def ended(self) -> dict[str, Any]:
+    def session_end(self) -> dict[str, Any]:
         """What it was told of the end of its session."""
         (told,) = [
             one["params"]

@@ -279,7 +279,7 @@ async def test_proven_authority_takes_over_lost_segment(tmp_path: Path, trust: s
 def is_rejected(hub: RegistrarHub, child: ScriptedChild) -> bool:
     if child.open:
         return False
-    assert child.ended()["message"] == "authority_rejected"
+    assert child.session_end()["message"] == "authority_rejected"
     assert child.ours.closed_with == (4000, "authority_rejected")
     assert hub.listed == {}
     assert hub.supervisors == {}
@@ -313,7 +313,7 @@ async def test_mutable_tools_need_proof(
         if accepted:
             assert hub.listed == {"ax:edge": ["read", "other"]}
         else:
-            assert "other" in child.ended()["detail"]
+            assert "other" in child.session_end()["detail"]
             assert hub.store.list_claims() == []
 
 

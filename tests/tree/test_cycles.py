@@ -43,14 +43,16 @@ async def test_cycle_in_heartbeat_ends_session(tmp_path: Path) -> None:
         child = hub.child().registered(**{"x-mcpax-subtree-ids": [numbered_uuid(1)]})
         await run_pending_tasks()
         assert (
-            child.beat(**{"x-mcpax-subtree-ids": [numbered_uuid(1), numbered_uuid(2)]})["result"][
-                "status"
-            ]
+            child.send_heartbeat(**{"x-mcpax-subtree-ids": [numbered_uuid(1), numbered_uuid(2)]})[
+                "result"
+            ]["status"]
             == "ok"
         )
-        answer = child.beat(**{"x-mcpax-subtree-ids": [numbered_uuid(1), numbered_uuid(2), PARENT]})
+        answer = child.send_heartbeat(
+            **{"x-mcpax-subtree-ids": [numbered_uuid(1), numbered_uuid(2), PARENT]}
+        )
         assert read_error(answer) == CYCLE
-        assert child.ended()["message"] == "cycle_detected"
+        assert child.session_end()["message"] == "cycle_detected"
         assert child.ours.closed_with == (4000, "cycle_detected")
         assert hub.listed == {}
         assert hub.supervisors == {}
@@ -82,13 +84,14 @@ async def test_rejects_ancestors_in_subtree(tmp_path: Path, one: str, when: str)
         elif when == "beating":
             child.registered(2, "bad", **{"x-mcpax-subtree-ids": [numbered_uuid(2)]})
             assert (
-                read_error(child.beat(**{"x-mcpax-subtree-ids": [numbered_uuid(2), one]})) == CYCLE
+                read_error(child.send_heartbeat(**{"x-mcpax-subtree-ids": [numbered_uuid(2), one]}))
+                == CYCLE
             )
-            assert child.ended()["message"] == "cycle_detected"
+            assert child.session_end()["message"] == "cycle_detected"
         else:
             child.registered(2, "bad", **{"x-mcpax-subtree-ids": [numbered_uuid(2), one]})
             be_below()
-            assert child.ended()["message"] == "cycle_detected"
+            assert child.session_end()["message"] == "cycle_detected"
         assert good.open
         assert hub.registrar.subtree_ids() == (PARENT, numbered_uuid(1))
         # A leaf has nobody below: its id is its own affair.
@@ -114,9 +117,11 @@ async def test_limits_subtree_ids(tmp_path: Path) -> None:
         second = hub.child().registered(2, "second", **{"x-mcpax-subtree-ids": [numbered_uuid(2)]})
         assert len(hub.registrar.subtree_ids()) == ax.MAX_SUBTREE_IDS
         # Its news are refused; itself it may stay.
-        answer = second.beat(**{"x-mcpax-subtree-ids": [numbered_uuid(2), numbered_uuid(3)]})
+        answer = second.send_heartbeat(
+            **{"x-mcpax-subtree-ids": [numbered_uuid(2), numbered_uuid(3)]}
+        )
         assert "Too many nodes in the tree below" in answer["error"]["message"]
-        assert second.beat()["result"]["status"] == "ok"
+        assert second.send_heartbeat()["result"]["status"] == "ok"
         assert len(hub.registrar.subtree_ids()) == ax.MAX_SUBTREE_IDS
         # The same subserver in its own place counts once.
         hub.child().registered(1, "first", **{"x-mcpax-subtree-ids": [numbered_uuid(1), *many[1:]]})
@@ -136,7 +141,7 @@ async def test_removes_child_with_rejected_subtree(tmp_path: Path) -> None:
         hub.registrar.dismiss_subtrees([numbered_uuid(4), numbered_uuid(5)])
         assert bad.open
         hub.registrar.dismiss_subtrees([numbered_uuid(3), numbered_uuid(5)])
-        assert bad.ended()["message"] == "cycle_detected"
+        assert bad.session_end()["message"] == "cycle_detected"
         assert good.open
         assert leaf.open
         hub.registrar.dismiss_subtrees(None)
@@ -157,16 +162,16 @@ async def test_tracks_subtree_changes(tmp_path: Path) -> None:
         await run_pending_tasks()
         assert (ids(), hub.changes) == ((PARENT, numbered_uuid(2), numbered_uuid(3)), 2)
         assert hub.info("node").role == "aggregator"
-        node.beat()
-        node.beat(**{"x-mcpax-subtree-ids": [numbered_uuid(2), numbered_uuid(3)]})
+        node.send_heartbeat()
+        node.send_heartbeat(**{"x-mcpax-subtree-ids": [numbered_uuid(2), numbered_uuid(3)]})
         assert hub.changes == 2
         # One that forgets itself is counted all the same.
-        node.beat(**{"x-mcpax-subtree-ids": [numbered_uuid(4)]})
+        node.send_heartbeat(**{"x-mcpax-subtree-ids": [numbered_uuid(4)]})
         assert (ids(), hub.changes) == ((PARENT, numbered_uuid(2), numbered_uuid(4)), 3)
         # A leaf does not become a node by saying so.
-        leaf.beat(**{"x-mcpax-subtree-ids": [numbered_uuid(5)]})
+        leaf.send_heartbeat(**{"x-mcpax-subtree-ids": [numbered_uuid(5)]})
         assert hub.changes == 3
-        assert read_error(leaf.beat(**{"x-mcpax-subtree-ids": ["x"]}))[0] == -32602
+        assert read_error(leaf.send_heartbeat(**{"x-mcpax-subtree-ids": ["x"]}))[0] == -32602
         node.end.close()
         assert (ids(), hub.changes) == ((PARENT,), 4)
         hub.child().registered(2, "node", **{"x-mcpax-subtree-ids": [numbered_uuid(2)]})

@@ -32,13 +32,13 @@ async def test_three_missed_heartbeats_end_session(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         child = hub.child().registered(heartbeat_interval_ms=200)
         await run_pending_tasks()
-        child.beat()
+        child.send_heartbeat()
         hub.time.advance(0.55)
         assert hub.info().live
         hub.time.advance(0.1)
         assert not hub.info().live
-        assert child.ended()["code"] == -31011
-        assert child.ended()["message"] == "unknown_session"
+        assert child.session_end()["code"] == -31011
+        assert child.session_end()["message"] == "unknown_session"
         assert child.ours.closed_with == (4000, "unknown_session")
         assert hub.lost == [("edge", "it missed 3 heartbeats")]
 
@@ -50,7 +50,7 @@ async def test_heartbeat_resets_missed_count(tmp_path: Path) -> None:
         await run_pending_tasks()
         for _ in range(10):
             hub.time.advance(0.599)
-            child.beat()
+            child.send_heartbeat()
         assert hub.info().live
         assert hub.info().last_beat == hub.time.wall()
         hub.time.advance(0.599)
@@ -77,7 +77,7 @@ async def test_accepts_heartbeat_notifications(tmp_path: Path) -> None:
 async def test_heartbeat_response_contains_deadline(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         child = hub.child().registered()
-        result = child.beat()["result"]
+        result = child.send_heartbeat()["result"]
         assert result["status"] == "ok"
         assert result["heartbeat_deadline_ms"] == 15000
 
@@ -115,7 +115,7 @@ async def test_rejects_session_id_of_other_channel(tmp_path: Path, method: str) 
             hub.time.advance(6)
             await run_pending_tasks()
         assert hub.listed == {"ax:a": ["read"], "ax:b": ["read"]}
-        assert other.beat()["result"]["status"] == "ok"
+        assert other.send_heartbeat()["result"]["status"] == "ok"
         assert other.open
 
 
@@ -126,8 +126,8 @@ async def test_foreign_heartbeat_does_not_extend_session(tmp_path: Path) -> None
         await run_pending_tasks()
         for _ in range(5):
             hub.time.advance(0.9)
-            mine.beat()
-            mine.beat(other.session_id)
+            mine.send_heartbeat()
+            mine.send_heartbeat(other.session_id)
         assert hub.info("a").live
         assert not hub.info("b").live
 
@@ -146,11 +146,11 @@ async def test_limits_processed_heartbeats(tmp_path: Path, interval: int, worth:
 
         hub.registrar.handle_heartbeat = counted  # type: ignore[assignment, method-assign]
         for _ in range(100):
-            result = child.beat()["result"]
+            result = child.send_heartbeat()["result"]
             assert (result["status"], result["heartbeat_deadline_ms"]) == ("ok", interval * 3)
             hub.time.advance(0.001)
         assert len(looked) == worth
-        assert read_error(child.beat("another's"))[0] == -31011
+        assert read_error(child.send_heartbeat("another's"))[0] == -31011
         assert hub.info().live
 
 
@@ -159,13 +159,13 @@ async def test_applies_changes_of_skipped_heartbeats(tmp_path: Path) -> None:
         child = hub.child().registered(**{"x-mcpax-subtree-ids": [numbered_uuid(1)]})
         await run_pending_tasks()
         for n in range(2, 30):
-            child.beat(**{"x-mcpax-subtree-ids": [numbered_uuid(1), numbered_uuid(n)]})
+            child.send_heartbeat(**{"x-mcpax-subtree-ids": [numbered_uuid(1), numbered_uuid(n)]})
         assert hub.registrar.subtree_ids() == (PARENT, numbered_uuid(1), numbered_uuid(11))
         hub.time.advance(5.1)
-        child.beat()
+        child.send_heartbeat()
         assert hub.registrar.subtree_ids() == (PARENT, numbered_uuid(1), numbered_uuid(29))
         hub.time.advance(5.1)
-        child.beat()
+        child.send_heartbeat()
         assert hub.registrar.subtree_ids() == (PARENT, numbered_uuid(1), numbered_uuid(29))
 
 
@@ -179,7 +179,7 @@ async def test_heartbeat_flood_ends_session(tmp_path: Path) -> None:
         hub.time.advance(1.01)
         for _ in range(1001):
             child.say("mcpax/heartbeat", {"session_id": child.session_id})
-        assert "1000 heartbeats" in child.ended()["detail"]
+        assert "1000 heartbeats" in child.session_end()["detail"]
         assert child.ours.closed_with == (4000, "too_busy")
         assert hub.listed == {}
 
@@ -365,11 +365,11 @@ async def test_returning_child_replaces_list(tmp_path: Path, how: str) -> None:
         # The old one's end of grace is none of the new one's business.
         for _ in range(40):
             hub.time.advance(10)
-            new.beat()
+            new.send_heartbeat()
             await run_pending_tasks(2)
         assert hub.info().live
         if how == "still there":
-            assert old.ended()["message"] == "namespace_conflict"
+            assert old.session_end()["message"] == "namespace_conflict"
             assert hub.lost == []
 
 
@@ -441,7 +441,7 @@ async def test_node_stop_notifies_children(tmp_path: Path) -> None:
         child, new = hub.child().registered(), hub.child().hello()
         await run_pending_tasks()
         hub.registrar.close()
-        assert child.ended()["code"] == -31024
+        assert child.session_end()["code"] == -31024
         assert not child.open
         assert not new.open
         assert not hub.child().open
@@ -455,7 +455,7 @@ async def test_thousand_children_need_one_timer_each(tmp_path: Path) -> None:
         assert hub.time.timers == 2000
         for _ in range(3):
             for child in children:
-                child.beat()
+                child.send_heartbeat()
             # One more, by which all leases are renewed together.
             assert hub.time.timers == 2001
             hub.time.advance(5)

@@ -32,7 +32,7 @@ async def test_first_subserver_owns_segment(tmp_path: Path) -> None:
         assert "another subserver" in answer["error"]["data"]["detail"]
         await run_pending_tasks()
         assert hub.listed == {"ax:x": ["read"]}
-        assert first.beat()["result"]["status"] == "ok"
+        assert first.send_heartbeat()["result"]["status"] == "ok"
 
 
 async def test_configured_server_precedes_subserver(tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ async def test_configured_server_precedes_subserver(tmp_path: Path) -> None:
         hub.configure()
         await run_pending_tasks()
         assert hub.listed == {}
-        assert child.ended()["message"] == "namespace_conflict"
+        assert child.session_end()["message"] == "namespace_conflict"
 
 
 async def test_aql_segment_is_reserved(tmp_path: Path) -> None:
@@ -123,12 +123,12 @@ async def test_revoked_callers_are_removed(tmp_path: Path) -> None:
         hub.configure()
         assert office.open
         hub.configure(known={"factory", "somebody"})
-        assert office.ended()["code"] == -31006
-        assert office.ended()["message"] == "scope_denied"
+        assert office.session_end()["code"] == -31006
+        assert office.session_end()["message"] == "scope_denied"
         assert not new.open
         assert hub.listed == {"ax:factory": ["read"]}
         assert [one.segment for one in hub.registrar.subservers()] == ["factory"]
-        assert factory.beat()["result"]["status"] == "ok"
+        assert factory.send_heartbeat()["result"]["status"] == "ok"
 
 
 # -- sticky authorities

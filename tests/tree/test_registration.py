@@ -128,7 +128,7 @@ async def test_survives_unknown_methods_and_invalid_messages(tmp_path: Path) -> 
         for noise in (b"", b"\xff\xfe", b"nonsense", b"[", b"{}", b'{"jsonrpc":"2.0","id":9}'):
             child.raw(noise)
         assert read_error(child.ask("mcpax/confirm", {}))[0] == -32601
-        assert child.beat()["result"]["status"] == "ok"
+        assert child.send_heartbeat()["result"]["status"] == "ok"
 
 
 # -- the answer
@@ -151,7 +151,7 @@ async def test_deadline_is_three_intervals(tmp_path: Path, interval: int, deadli
         answer = child.register(heartbeat_interval_ms=interval)
         assert answer["result"]["heartbeat_deadline_ms"] == deadline
         assert answer["result"]["assigned_segment"] == "edge"
-        assert child.beat()["result"]["heartbeat_deadline_ms"] == deadline
+        assert child.send_heartbeat()["result"]["heartbeat_deadline_ms"] == deadline
 
 
 @pytest.mark.spec("AX-6.2-4", "AX-11.4-1")
@@ -173,14 +173,14 @@ async def test_budget_comes_from_config(tmp_path: Path) -> None:
         vip = hub.child().register(2, "vip")["result"]["budget"]
         assert vip["max_calls_per_minute"] == 600
         assert vip["max_mutable_calls_per_session"] == ax.UNLIMITED
-        assert "budget" not in child.beat()["result"]
+        assert "budget" not in child.send_heartbeat()["result"]
         # What the node itself may is the most that it can grant.
         hub.registrar.budget_cap = ax.SubserverBudget(max_calls_per_minute=50)
-        assert child.beat()["result"]["budget"]["max_calls_per_minute"] == 50
-        assert "budget" not in child.beat()["result"]
+        assert child.send_heartbeat()["result"]["budget"]["max_calls_per_minute"] == 50
+        assert "budget" not in child.send_heartbeat()["result"]
         assert hub.granted == [("edge", 60), ("vip", 600), ("edge", 50), ("vip", 50)]
         hub.configure(budget=BudgetConfig(calls_per_minute=7))
-        assert child.beat()["result"]["budget"]["max_calls_per_minute"] == 7
+        assert child.send_heartbeat()["result"]["budget"]["max_calls_per_minute"] == 7
         assert hub.info("vip").budget.max_calls_per_minute == 50
 
 
@@ -188,9 +188,9 @@ async def test_budget_comes_from_config(tmp_path: Path) -> None:
 async def test_heartbeat_announces_tree_change(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         child = hub.child().registered()
-        assert child.beat()["result"]["tree_id"] == PARENT
+        assert child.send_heartbeat()["result"]["tree_id"] == PARENT
         hub.registrar.tree_id = OTHER_PARENT
-        assert child.beat()["result"]["tree_id"] == OTHER_PARENT
+        assert child.send_heartbeat()["result"]["tree_id"] == OTHER_PARENT
         assert hub.child().register(2, "b")["result"]["tree_id"] == OTHER_PARENT
 
 
@@ -208,7 +208,7 @@ async def test_rejects_second_registration_on_channel(
             assert read_error(child.register(2, "other"))[0] == -32600
             await run_pending_tasks()
         assert hub.listed == {"ax:edge": ["read"]}
-        assert child.beat(first)["result"]["status"] == "ok"
+        assert child.send_heartbeat(first)["result"]["status"] == "ok"
 
 
 async def test_rejected_channel_may_register_other_segment(tmp_path: Path) -> None:
@@ -316,7 +316,7 @@ async def test_disabled_registration_ends_sessions(tmp_path: Path) -> None:
         await run_pending_tasks()
         assert not child.open
         assert not waiting.open
-        assert child.ended()["message"] == "scope_denied"
+        assert child.session_end()["message"] == "scope_denied"
         assert hub.listed == {}
         assert not hub.child().open
         hub.configure(enabled=True)

@@ -111,15 +111,15 @@ async def test_sends_keys_at_once_and_with_next_heartbeat(tmp_path: Path) -> Non
         child = hub.child()
         child.tools = [tool("read")]
         assert "jwks" not in child.register()["result"]
-        assert "jwks" not in child.beat()["result"]
+        assert "jwks" not in child.send_heartbeat()["result"]
         shown = [b'{"keys":[{"kid":"1"}]}']
         hub.registrar.grants.keys = lambda: shown[0]
         late = hub.child()
         assert late.register(2, "late")["result"]["jwks"] == {"keys": [{"kid": "1"}]}
         hub.time.advance(5)
-        assert child.beat()["result"]["jwks"] == {"keys": [{"kid": "1"}]}
+        assert child.send_heartbeat()["result"]["jwks"] == {"keys": [{"kid": "1"}]}
         hub.time.advance(5)
-        assert "jwks" not in child.beat()["result"]
+        assert "jwks" not in child.send_heartbeat()["result"]
         shown[0] = b'{"keys":[{"kid":"2"}]}'
         hub.registrar.keys_changed()
         for one in (child, late):

@@ -104,7 +104,7 @@ def test_two_trees_may_share_child(tmp_path: Path) -> None:
         assert len(both.one.store.find_leases(numbered_uuid(1))) == 2
         # They become one tree: who was there first keeps it.
         both.two.registrar.tree_id = PARENT
-        assert child.ended()["message"] == "split_brain"
+        assert child.session_end()["message"] == "split_brain"
         assert both.two.registrar.subservers() == []
         assert both.one.info().live
         await both.close()
@@ -119,7 +119,7 @@ def test_backup_takes_over_after_lease_expiry(tmp_path: Path) -> None:
         child = both.one.child().registered(heartbeat_interval_ms=2000)
         for _ in range(5):
             both.time.advance(1.5)
-            child.beat()
+            child.send_heartbeat()
         both.time.advance(1.0)
         # The first node dies: nobody is told, nothing is released.
         before = both.one.store.find_leases(numbered_uuid(1))
@@ -147,7 +147,7 @@ async def test_store_failure_keeps_session(tmp_path: Path, segment: str) -> None
         answer = hub.child().register(1, segment)
         assert read_error(answer)[0] == TOO_BUSY.ax_code
         assert "Try again" in answer["error"]["message"]
-        assert child.beat()["result"]["status"] == "ok"
+        assert child.send_heartbeat()["result"]["status"] == "ok"
         assert hub.listed == {"ax:x": ["read"]}
         other.execute("ROLLBACK")
         other.close()
@@ -169,7 +169,7 @@ async def test_locked_store_does_not_delay_heartbeats(
         for _ in range(20):
             hub.time.advance(0.15)
             for child in children:
-                assert child.beat()["result"]["status"] == "ok"
+                assert child.send_heartbeat()["result"]["status"] == "ok"
         for child in children[:50]:
             child.end.close()
         hub.registrar.tree_id = OTHER_PARENT
@@ -204,7 +204,7 @@ async def test_limits_lease_writes_per_second(
         for _ in range(100):
             hub.time.advance(0.1)
             for child in children:
-                child.beat()
+                child.send_heartbeat()
             assert hub.store.find_leases(numbered_uuid(7))[0].until > hub.time.wall()
         assert 16 <= len(writes) <= 20
         assert set(writes) == {20}
@@ -239,7 +239,7 @@ async def test_unusable_store_is_reported(tmp_path: Path) -> None:
         path.rename(tmp_path / "aside.db")
         path.mkdir()
         assert read_error(hub.child().register(2, "y"))[0] == -32603
-        assert child.beat()["result"]["status"] == "ok"
+        assert child.send_heartbeat()["result"]["status"] == "ok"
         child.end.close()
         assert not hub.info("x").live
 
@@ -259,7 +259,7 @@ def test_foreign_lease_does_not_exclude_owner(tmp_path: Path) -> None:
         thief.ask("mcpax/deregister", {"session_id": thief.session_id})
         for _ in range(5):
             both.time.advance(5)
-            assert owner.beat()["result"]["status"] == "ok"
+            assert owner.send_heartbeat()["result"]["status"] == "ok"
             assert read_error(both.two.child().register(1, "x")) == SPLIT
         owner.ask("mcpax/deregister", {"session_id": owner.session_id})
         assert both.two.store.find_leases(numbered_uuid(1)) == []
@@ -276,7 +276,7 @@ async def test_other_caller_cannot_change_live_lease(tmp_path: Path) -> None:
         thief = hub.child(caller="office").registered(
             1, "other", authority=A, heartbeat_interval_ms=86_400_000
         )
-        thief.beat()
+        thief.send_heartbeat()
         hub.time.advance(0.6)
         assert hub.store.find_leases(numbered_uuid(1)) == before
         thief.ask("mcpax/deregister", {"session_id": thief.session_id})
@@ -316,19 +316,19 @@ async def test_claim_of_registered_id_changes_nothing(
         if when == "registering":
             told = thief.register(9, "other", **thief_below, **claim)["result"]
         else:
-            told = thief.registered(9, "other", **thief_below).beat(**claim)["result"]
+            told = thief.registered(9, "other", **thief_below).send_heartbeat(**claim)["result"]
         # The claimant is told to end what it has; the owner is not disturbed.
         assert told[DUPLICATES] == [numbered_uuid(1)]
         assert ("other", "office", "mcpax/heartbeat", "split_brain") in hub.audited
         assert owner.open
-        assert owner.beat()["result"]["status"] == "ok"
+        assert owner.send_heartbeat()["result"]["status"] == "ok"
         assert hub.registrar.descendant_ids().count(numbered_uuid(1)) == 1
         assert hub.info("other").descendant_ids == {numbered_uuid(8)}
         # A claim that is repeated counts no more than the first one.
-        assert thief.beat(**claim)["result"][DUPLICATES] == [numbered_uuid(1)]
+        assert thief.send_heartbeat(**claim)["result"][DUPLICATES] == [numbered_uuid(1)]
         again = register_owner()
         assert not owner.open
-        assert again.beat()["result"]["status"] == "ok"
+        assert again.send_heartbeat()["result"]["status"] == "ok"
 
 
 async def test_released_claim_frees_id(tmp_path: Path) -> None:
@@ -339,5 +339,5 @@ async def test_released_claim_frees_id(tmp_path: Path) -> None:
         answer = hub.child(caller="factory").register(1, "mine")
         assert read_error(answer) == SPLIT
         assert answer["error"]["data"]["parent_id"] == numbered_uuid(9)
-        claimant.beat(**{CLAIMED: []})
+        claimant.send_heartbeat(**{CLAIMED: []})
         hub.child(caller="factory").registered(1, "mine")

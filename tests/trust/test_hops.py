@@ -233,8 +233,8 @@ async def test_key_rotation_rejects_no_call(tmp_path: Path) -> None:
             message for message in leaf.heard if str(message.get("method")).endswith("keys_changed")
         ]
         assert len(told["params"]["jwks"]["keys"]) == 2
-        assert len(leaf.beat()["result"]["jwks"]["keys"]) == 2
-        assert "jwks" not in leaf.beat()["result"]
+        assert len(leaf.send_heartbeat()["result"]["jwks"]["keys"]) == 2
+        assert "jwks" not in leaf.send_heartbeat()["result"]
 
 
 def published_key_ids(node: Node) -> list[str]:

@@ -122,28 +122,28 @@ class GuardedPipeline(Gated):
 
     # -- agents
 
-    async def builtin(self, operation: str, who: str = "ada", **params: Any) -> Any:
+    async def call_builtin(self, operation: str, who: str = "ada", **params: Any) -> Any:
         """What an agent is told, or the error. As the AQL stage makes the call."""
         native = next(one for one in self.builtin_operations if one.name == operation)
         names = {one.name: one.upstream_name for one in native.parameters}
         arguments = {names.get(name, name): value for name, value in params.items()}
         call = tool_call(f"{BUILTIN_KEY[:-1]}.{operation}", arguments, credentials=token(who))
         call.operation_request = SimpleNamespace(confirmation="")
-        return self._heard_by(await self.ask(call))
+        return self._record(await self.ask(call))
 
-    async def answered(self, operation: str, who: str = "ada", **params: Any) -> dict[str, Any]:
-        told = await self.builtin(operation, who, **params)
+    async def read_builtin(self, operation: str, who: str = "ada", **params: Any) -> dict[str, Any]:
+        told = await self.call_builtin(operation, who, **params)
         assert not isinstance(told, InterlockError), told
         data: dict[str, Any] = told["structuredContent"]
         return data
 
-    async def refused(self, operation: str, who: str = "ada", **params: Any) -> AqlError:
-        told = await self.builtin(operation, who, **params)
+    async def get_builtin_error(self, operation: str, who: str = "ada", **params: Any) -> AqlError:
+        told = await self.call_builtin(operation, who, **params)
         assert isinstance(told, AqlError), told
         assert is_safe_message(told.message), told.message
         return told
 
-    def _heard_by(self, told: Any) -> Any:
+    def _record(self, told: Any) -> Any:
         self.told.append(
             {"message": told.message, "data": told.data}
             if isinstance(told, InterlockError)
@@ -153,65 +153,65 @@ class GuardedPipeline(Gated):
 
     async def begin(self, who: str = "ada", element: str = "agent", **more: Any) -> str:
         """An execution that a human let begin."""
-        told = await self.builtin("execute_agent", who, element_name=element, **more)
+        told = await self.call_builtin("execute_agent", who, element_name=element, **more)
         record = self.approvals.find(told["structuredContent"]["confirmation_id"])
         assert record is not None
-        outcome = await self.decide(record)
+        outcome = await self.approve(record)
         started: str = outcome["structuredContent"]["execution_id"]
         return started
 
     async def report(
         self, hint: str, who: str = "ada", element: str = "agent", **more: Any
     ) -> dict[str, Any]:
-        directive = await self.answered(
+        directive = await self.read_builtin(
             "record_execution_step", who, element_name=element, next_action_hint=hint, **more
         )
         if self.loop.mode in ("enforcing", "monitoring"):
             assert_directive(directive)
         return directive
 
-    def act(self, tool: str, who: str = "ada", **arguments: Any) -> asyncio.Future[Any]:
+    def start_call(self, tool: str, who: str = "ada", **arguments: Any) -> asyncio.Future[Any]:
         """A call of a tool of the server, by the plain view."""
         return self.start(agent_call(tool, who, **arguments))
 
-    async def done(self, tool: str, who: str = "ada", **arguments: Any) -> bool:
+    async def call_executes(self, tool: str, who: str = "ada", **arguments: Any) -> bool:
         """Whether a call reached its server. It is answered there."""
         before = len(self.upstream.started)
-        over = self.act(tool, who, **arguments)
+        over = self.start_call(tool, who, **arguments)
         for _ in range(200):
             if over.done() or len(self.upstream.started) > before:
                 break
             await asyncio.sleep(0)
         if len(self.upstream.started) == before:
-            self._heard_by(await over)
+            self._record(await over)
             return False
         self.upstream.last.answer(content=[])
-        self._heard_by(await over)
+        self._record(await over)
         return True
 
-    async def refusal(self, tool: str, who: str = "ada", **arguments: Any) -> AqlError:
+    async def get_call_error(self, tool: str, who: str = "ada", **arguments: Any) -> AqlError:
         before = len(self.upstream.started)
-        over = self.act(tool, who, **arguments)
+        over = self.start_call(tool, who, **arguments)
         for _ in range(200):
             if over.done() or len(self.upstream.started) > before:
                 break
             await asyncio.sleep(0)
         assert len(self.upstream.started) == before, "the call reached its server"
         async with asyncio.timeout(HANG_TIMEOUT):
-            error = self._heard_by(await over)
+            error = self._record(await over)
         assert isinstance(error, AqlError), error
         assert is_safe_message(error.message), error.message
         return error
 
     # -- the human
 
-    async def decide(self, record: Approval, **changes: Any) -> Any:
+    async def approve(self, record: Approval, **changes: Any) -> Any:
         """Approve by key something that the node itself does."""
         async with asyncio.timeout(HANG_TIMEOUT):
             outcome = await self.approvals.confirm(record.id, self.proof(record, **changes))
         return json.loads(outcome.result)
 
-    async def waiting(self, tool: str) -> Approval:
+    async def wait_for_approval(self, tool: str) -> Approval:
         """The approval of one of the loop's own questions, once it is written down."""
         async with asyncio.timeout(HANG_TIMEOUT):
             while True:
@@ -220,7 +220,7 @@ class GuardedPipeline(Gated):
                     return found[-1]
                 await asyncio.sleep(0.001)
 
-    async def written(self, id: str) -> None:
+    async def wait_until_stored(self, id: str) -> None:
         """Wait until the approval of this challenge is on disk. Those that it replaced may be
         pending for a moment longer."""
         async with asyncio.timeout(HANG_TIMEOUT):
@@ -235,7 +235,7 @@ class GuardedPipeline(Gated):
     def code(self, id: str) -> str:
         return self.human.codes[id]
 
-    def words(self, who: str = "") -> list[str]:
+    def list_outcomes(self, who: str = "") -> list[str]:
         """What the journal has of the loop."""
         return [
             one["outcome"]

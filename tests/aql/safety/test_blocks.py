@@ -43,25 +43,25 @@ async def test_denied_step_blocks_its_agent_until_approval(tmp_path: Path) -> No
         ("complete_execution", {"element_name": "agent"}),
         ("abort_execution", {"element_name": "agent"}),
     ]:
-        error = await node.refused(operation, **params)
+        error = await node.get_builtin_error(operation, **params)
         assert error.code == "PERMISSION_DENIED"
         assert error.data is not None
         assert error.data["reason"] == "hard_blocked"
         assert error.data["verification_id"] == id
         assert error.data["directive"]["stopped"] is True
-    assert (await node.refusal("list_issues")).data["reason"] == "hard_blocked"  # type: ignore[index]
+    assert (await node.get_call_error("list_issues")).data["reason"] == "hard_blocked"  # type: ignore[index]
     # Another principal works on, and is told; what the other wrote is not told to it.
     told = await node.report("list_issues of docs", "deputy", "robot")
     assert told["continue"] is True
     assert notification_types(told) == ["danger_zone"]
     assert challenge_id(told) == id
     assert "drop_table" not in str(told)
-    assert await node.done("list_issues", "deputy")
-    await node.decide(await node.waiting("unblock"))
+    assert await node.call_executes("list_issues", "deputy")
+    await node.approve(await node.wait_for_approval("unblock"))
     assert notification_types(await node.report("list_issues of docs", "deputy", "robot")) == []
     assert notification_types(await node.report("list_issues of docs")) == []
-    assert await node.done("list_issues")
-    assert [word for word in node.words("ada") if word in ("blocked", "unblocked")] == [
+    assert await node.call_executes("list_issues")
+    assert [word for word in node.list_outcomes("ada") if word in ("blocked", "unblocked")] == [
         "blocked",
         "unblocked",
     ]
@@ -73,24 +73,24 @@ async def test_block_survives_restart(tmp_path: Path) -> None:
     node = GuardedPipeline(tmp_path)
     await node.begin()
     id = challenge_id(await node.report("drop_table users"))
-    await node.waiting("unblock")
+    await node.wait_for_approval("unblock")
     code = node.code(id)
     node.close()
 
     again = GuardedPipeline(tmp_path, keys=node.keys)
-    assert (await again.refusal("list_issues")).data["reason"] == "hard_blocked"  # type: ignore[index]
-    error = await again.refused("execute_agent", element_name="new")
+    assert (await again.get_call_error("list_issues")).data["reason"] == "hard_blocked"  # type: ignore[index]
+    error = await again.get_builtin_error("execute_agent", element_name="new")
     assert error.data is not None
     assert error.data["verification_id"] == id
     # The code is gone with the process that drew it; who wrote it down can still enter it.
     assert again.codes.reveal(id) is None
-    assert (await again.answered("verify_challenge", challenge_id=id, code=code))["unblocked"]
+    assert (await again.read_builtin("verify_challenge", challenge_id=id, code=code))["unblocked"]
     # The execution of before still runs, and is watched.
-    assert (await again.refusal("list_issues")).data["reason"] == "unreported_action"  # type: ignore[index]
+    assert (await again.get_call_error("list_issues")).data["reason"] == "unreported_action"  # type: ignore[index]
     told = await again.report("list_issues of docs")
     assert told["continue"]
     assert "danger_zone" not in notification_types(told)
-    assert await again.done("list_issues")
+    assert await again.call_executes("list_issues")
     again.close()
 
     third = GuardedPipeline(tmp_path, keys=node.keys)
@@ -105,13 +105,13 @@ async def test_operator_renews_challenge_and_lifts_block(tmp_path: Path) -> None
     await node.report("drop_table users")
     # Nobody answered in time: the block stays, and can be asked about again.
     node.pass_time(400)
-    assert not await node.done("list_issues")
+    assert not await node.call_executes("list_issues")
     assert len(node.loop.blocks) == 1
     [block] = node.loop.blocks
     node.loop.renew_challenge(block)
-    await node.decide(await node.waiting("unblock"))
+    await node.approve(await node.wait_for_approval("unblock"))
     assert len(node.loop.blocks) == 0
-    assert "unblocked" in node.words("ada")
+    assert "unblocked" in node.list_outcomes("ada")
     assert (await node.report("list_issues of docs"))["continue"]
     node.close()
 
@@ -121,7 +121,7 @@ async def test_checks_next_operation_in_addition_to_description(tmp_path: Path) 
     await node.begin()
     # A kind name for something that is denied.
     assert (await node.report("look at the notes", next_operation="s_drop_table"))["stopped"]
-    await node.decide(await node.waiting("unblock"))
+    await node.approve(await node.wait_for_approval("unblock"))
     # Said in words that let nobody think of it, and then done: it is stopped there.
     going = await node.report("get s.drop_table documentation text")
     assert going.get("stopped") is True
@@ -133,9 +133,9 @@ async def test_blocks_denied_call_despite_harmless_report(tmp_path: Path) -> Non
     await node.begin()
     going = await node.report("remove the old table of the archive")
     assert going["continue"] is False
-    await node.decide(await node.waiting("proceed"))
+    await node.approve(await node.wait_for_approval("proceed"))
     assert (await node.report("remove the old table of the archive"))["continue"]
-    error = await node.refusal("drop_table")
+    error = await node.get_call_error("drop_table")
     assert error.data is not None
     assert error.data["reason"] == "hard_blocked"
     assert not node.upstream.started
@@ -158,23 +158,27 @@ async def test_processes_with_shared_file_sync_blocks(
     two.loop.store = two.loop.blocks._store = one.loop.store
     await one.begin()
     await one.report("drop_table users")
-    error = await two.builtin("execute_agent", element_name="new")
+    error = await two.call_builtin("execute_agent", element_name="new")
     record = two.approvals.find(error["structuredContent"]["confirmation_id"])
     assert record is not None
     with pytest.raises(InterlockError, match="Blocked"):
-        await two.decide(record)
+        await two.approve(record)
     assert len(two.loop.blocks) == 1
-    await one.decide(await one.waiting("unblock"))
+    await one.approve(await one.wait_for_approval("unblock"))
     two.pass_time(2)
     # Nobody waits for the file: whoever asks again is told.
     monkeypatch.setattr(blocks_module, "_read", slow_read)
-    await two.refused("execute_agent", element_name="newer")
+    await two.get_builtin_error("execute_agent", element_name="newer")
     may_read.set()
     await two.loop.block_sync.close()
-    assert (await two.builtin("execute_agent", element_name="newer"))["structuredContent"]
+    assert (await two.call_builtin("execute_agent", element_name="newer"))["structuredContent"]
     assert len(two.loop.blocks) == 0
     # It was lifted by somebody, and both journals say so.
-    assert one.words("ada").count("unblocked") == two.words("ada").count("unblocked") == 1
+    assert (
+        one.list_outcomes("ada").count("unblocked")
+        == two.list_outcomes("ada").count("unblocked")
+        == 1
+    )
     one.close()
     two.close()
 
@@ -196,14 +200,14 @@ async def test_blocks_although_file_is_not_writable(tmp_path: Path) -> None:
     stopped = await node.report("drop_table users")
     assert stopped["stopped"] is True
     node.pass_time(2)
-    assert (await node.refusal("list_issues")).data["reason"] == "hard_blocked"  # type: ignore[index]
+    assert (await node.get_call_error("list_issues")).data["reason"] == "hard_blocked"  # type: ignore[index]
     # And nobody begins an execution that a restart would forget.
     node.loop.store = broken
-    told = await node.builtin("execute_agent", "deputy", element_name="robot")
+    told = await node.call_builtin("execute_agent", "deputy", element_name="robot")
     record = node.approvals.find(told["structuredContent"]["confirmation_id"])
     assert record is not None
     with pytest.raises(InterlockError, match="disk is full"):
-        await node.decide(record)
+        await node.approve(record)
     assert all(who[0] != "deputy" for who in node.loop.watched)
     node.close()
 
@@ -234,19 +238,21 @@ async def test_removing_file_lifts_no_block(tmp_path: Path, lose: Callable[[Path
     node = GuardedPipeline(tmp_path)
     await node.begin()
     await node.report("drop_table users")
-    await node.waiting("unblock")
+    await node.wait_for_approval("unblock")
     lose(tmp_path / "safety.db")
     for _ in range(3):
         node.pass_time(2)
-        assert (await node.refusal("list_issues")).data["reason"] == "hard_blocked"  # type: ignore[index]
+        assert (await node.get_call_error("list_issues")).data["reason"] == "hard_blocked"  # type: ignore[index]
         await node.loop.block_sync.close()
-    assert "Blocked" in (await node.refused("execute_agent", element_name="other")).message
-    assert "unblocked" not in node.words()
+    assert (
+        "Blocked" in (await node.get_builtin_error("execute_agent", element_name="other")).message
+    )
+    assert "unblocked" not in node.list_outcomes()
     # It is in the journal, and on disk again: nor does a restart free anybody.
-    assert {"rewritten", "block_kept"} & set(node.words())
+    assert {"rewritten", "block_kept"} & set(node.list_outcomes())
     node.close()
     again = GuardedPipeline(tmp_path, keys=node.keys)
-    assert (await again.refusal("list_issues")).data["reason"] == "hard_blocked"  # type: ignore[index]
+    assert (await again.get_call_error("list_issues")).data["reason"] == "hard_blocked"  # type: ignore[index]
     again.close()
 
 
@@ -259,11 +265,11 @@ async def test_file_locked_elsewhere_does_not_delay_calls(
     node = GuardedPipeline(tmp_path)
     await node.begin()
     await node.report("drop_table users")
-    await node.waiting("unblock")
+    await node.wait_for_approval("unblock")
     writer = sqlite3.connect(tmp_path / "safety.db", isolation_level=None)
     writer.execute("BEGIN EXCLUSIVE")
     node.pass_time(2)
-    assert (await node.refusal("list_issues")).data["reason"] == "hard_blocked"  # type: ignore[index]
+    assert (await node.get_call_error("list_issues")).data["reason"] == "hard_blocked"  # type: ignore[index]
     assert node.loop.block_sync.task is not None
     await node.loop.block_sync.close()
     assert len(node.loop.blocks) == 1
@@ -277,7 +283,7 @@ async def test_stale_sync_does_not_restore_lifted_block(tmp_path: Path) -> None:
     await node.report("drop_table users")
     before = node.loop.store.load()
     assert before.blocks
-    await node.decide(await node.waiting("unblock"))
+    await node.approve(await node.wait_for_approval("unblock"))
     assert node.loop.blocks.sync(before) == []
     assert len(node.loop.blocks) == 0
     # Nor does what lifted one block lift the next.

@@ -55,7 +55,7 @@ async def test_code_lets_step_pass(tmp_path: Path) -> None:
     await node.begin()
     id = await pause_step(node)
     assert "ada" in node.human.sentences[-1]
-    told = await node.answered("verify_challenge", challenge_id=id, code=node.code(id))
+    told = await node.read_builtin("verify_challenge", challenge_id=id, code=node.code(id))
     assert told == {"verified": True, "challenge_id": id, "unblocked": False}
     going = await node.report(RISKY)
     assert going["continue"] is True
@@ -81,10 +81,10 @@ async def test_danger_zone_stops_an_agent_until_its_code_is_entered(tmp_path: Pa
         ("record_execution_step", {"element_name": "agent", "next_action_hint": "list_issues x"}),
         ("execute_agent", {"element_name": "another"}),
     ]:
-        error = await node.refused(operation, **params)
+        error = await node.get_builtin_error(operation, **params)
         assert error.data is not None
         assert error.data["reason"] == "hard_blocked"
-    result = await node.answered("verify_challenge", challenge_id=id, code=node.code(id))
+    result = await node.read_builtin("verify_challenge", challenge_id=id, code=node.code(id))
     assert result["unblocked"] is True
     assert (await node.report("list_issues of docs"))["continue"] is True
     node.close()
@@ -95,22 +95,22 @@ async def test_wrong_code_ends_challenge_and_creates_another(tmp_path: Path) -> 
     node = GuardedPipeline(tmp_path)
     await node.begin()
     id = await pause_step(node)
-    wrong = await node.refused("verify_challenge", challenge_id=id, code=WRONG_CODE)
+    wrong = await node.get_builtin_error("verify_challenge", challenge_id=id, code=WRONG_CODE)
     assert wrong.code == "TOKEN_INVALID"
     assert wrong.data is not None
     new = wrong.data["challenge_id"]
     assert new != id
-    late = await node.refused("verify_challenge", challenge_id=id, code=node.code(id))
+    late = await node.get_builtin_error("verify_challenge", challenge_id=id, code=node.code(id))
     assert late.code == "TOKEN_INVALID"
     # The old code is none of the new challenge's.
-    crossed = await node.refused("verify_challenge", challenge_id=new, code=node.code(id))
+    crossed = await node.get_builtin_error("verify_challenge", challenge_id=new, code=node.code(id))
     assert crossed.data is not None
     newest = crossed.data["challenge_id"]
     assert challenge_id(await node.report(RISKY)) == newest
     code = node.code(newest)
-    assert await node.answered("verify_challenge", challenge_id=newest, code=code)
+    assert await node.read_builtin("verify_challenge", challenge_id=newest, code=code)
     # And never a second time.
-    replay = await node.refused("verify_challenge", challenge_id=newest, code=code)
+    replay = await node.get_builtin_error("verify_challenge", challenge_id=newest, code=code)
     assert replay.code == "TOKEN_INVALID"
     node.close()
 
@@ -122,9 +122,9 @@ async def test_a_code_is_valid_for_its_own_challenge_only(tmp_path: Path) -> Non
     await node.begin("deputy", "robot")
     id = await pause_step(node)
     other = await pause_step(node, who="deputy", element="robot")
-    wrong = await node.refused("verify_challenge", challenge_id=id, code=node.code(other))
+    wrong = await node.get_builtin_error("verify_challenge", challenge_id=id, code=node.code(other))
     assert wrong.code == "TOKEN_INVALID"
-    assert await node.answered(
+    assert await node.read_builtin(
         "verify_challenge", "deputy", challenge_id=other, code=node.code(other)
     )
     node.close()
@@ -141,7 +141,7 @@ async def test_challenge_expires_on_either_clock(tmp_path: Path) -> None:
     assert challenge_id(again) == id
     node.wall -= 5_000
     node.rig.clock.advance(301)
-    late = await node.refused("verify_challenge", challenge_id=id, code=node.code(id))
+    late = await node.get_builtin_error("verify_challenge", challenge_id=id, code=node.code(id))
     assert late.code in ("TOKEN_EXPIRED", "TOKEN_INVALID")
     # The pause is lifted, and the same step is judged anew.
     other = await pause_step(node)
@@ -159,11 +159,11 @@ async def test_rejects_right_code_after_expiry(tmp_path: Path) -> None:
     node = GuardedPipeline(tmp_path, challenge=60.0)
     await node.begin()
     id = await pause_step(node)
-    await node.waiting("unblock")
+    await node.wait_for_approval("unblock")
     node.pass_time(61)
-    late = await node.refused("verify_challenge", challenge_id=id, code=node.code(id))
+    late = await node.get_builtin_error("verify_challenge", challenge_id=id, code=node.code(id))
     assert (late.code, late.data) == ("TOKEN_EXPIRED", {"reason": "expired"})
-    assert "verification_failed" in node.words("ada")
+    assert "verification_failed" in node.list_outcomes("ada")
     node.close()
 
 
@@ -172,7 +172,7 @@ async def test_restart_ends_pause(tmp_path: Path) -> None:
     node = GuardedPipeline(tmp_path)
     await node.begin()
     await pause_step(node)
-    await node.waiting("unblock")
+    await node.wait_for_approval("unblock")
     node.close()
     again = GuardedPipeline(tmp_path, keys=node.keys)
     assert (await again.report("list_issues of docs"))["continue"] is True
@@ -185,34 +185,34 @@ async def test_limits_wrong_codes_per_minute(tmp_path: Path) -> None:
     await node.begin()
     id = challenge_id(await node.report("drop_table users"))
     for _ in range(10):
-        wrong = await node.refused("verify_challenge", challenge_id=id, code=WRONG_CODE)
+        wrong = await node.get_builtin_error("verify_challenge", challenge_id=id, code=WRONG_CODE)
         assert wrong.data is not None
         id = wrong.data["challenge_id"]
     assert wrong.data["retry_after_ms"] > 59_000  # type: ignore[index]
     code = node.code(id)
     # Not even the right one is taken now.
-    eleventh = await node.refused("verify_challenge", challenge_id=id, code=code)
+    eleventh = await node.get_builtin_error("verify_challenge", challenge_id=id, code=code)
     assert eleventh.code == "RATE_LIMIT_EXCEEDED"
-    events = [word for word in node.words("ada") if word.startswith("verification_")]
+    events = [word for word in node.list_outcomes("ada") if word.startswith("verification_")]
     assert events == ["verification_failed"] * 10 + ["verification_limited"]
     # Others may try.
     assert (
-        await node.refused("verify_challenge", "deputy", challenge_id=id, code=WRONG_CODE)
+        await node.get_builtin_error("verify_challenge", "deputy", challenge_id=id, code=WRONG_CODE)
     ).code == "TOKEN_INVALID"
-    await node.written(id)
+    await node.wait_until_stored(id)
     node.close()
 
     again = GuardedPipeline(tmp_path, keys=node.keys, now=node.wall)
-    limited = await again.refused("verify_challenge", challenge_id=id, code=code)
+    limited = await again.get_builtin_error("verify_challenge", challenge_id=id, code=code)
     assert limited.code == "RATE_LIMIT_EXCEEDED"
     # A clock that is set back gives no further try, and no longer wait than there was.
     again.wall -= 3_600
     assert (
-        await again.refused("verify_challenge", challenge_id=id, code=code)
+        await again.get_builtin_error("verify_challenge", challenge_id=id, code=code)
     ).code == "RATE_LIMIT_EXCEEDED"
     again.wall += 3_600
     again.pass_time(61)
-    told = await again.builtin("verify_challenge", challenge_id=id, code=code)
+    told = await again.call_builtin("verify_challenge", challenge_id=id, code=code)
     assert told["structuredContent"]["unblocked"] is True
     assert again.loop.challenges.attempt_limiter.wait(("ada", "token", "")) == 0.0
     again.close()
@@ -237,7 +237,7 @@ async def test_challenge_of_another_caller_looks_unknown(tmp_path: Path) -> None
     id = await pause_step(node)
     code = node.code(id)
     told = [
-        await node.refused("verify_challenge", "deputy", challenge_id=one, code=code)
+        await node.get_builtin_error("verify_challenge", "deputy", challenge_id=one, code=code)
         for one in (id, "00000000-0000-4000-8000-000000000000", "x", "../../etc")
     ]
     assert len({(one.code, one.message, str(one.data)) for one in told}) == 1
@@ -250,7 +250,7 @@ async def test_rejects_code_as_approval_proof(tmp_path: Path) -> None:
     node = GuardedPipeline(tmp_path)
     await node.begin()
     id = await pause_step(node)
-    record = await node.waiting("unblock")
+    record = await node.wait_for_approval("unblock")
     for proof in (f"code:{node.code(id)}", "code:", f"code:{id}", f"code:{record.id}"):
         with pytest.raises(InterlockError, match="does not count"):
             await node.approvals.confirm(record.id, proof)
@@ -268,7 +268,7 @@ async def test_rejects_unblock_without_challenge(tmp_path: Path) -> None:
     await node.begin()
     stopped = await node.report("drop_table users")
     id = challenge_id(stopped)
-    first = await node.waiting("unblock")
+    first = await node.wait_for_approval("unblock")
     # No wire can name the tool.
     call = tool_call("aql.unblock", {"challenge_id": id}, credentials=token("ada"))
     told = await node.ask(call)
@@ -377,11 +377,11 @@ def test_code_appears_in_no_output(tmp_path: Path) -> None:
         await node.begin()
         await node.begin("deputy", "robot")
         id = await pause_step(node)
-        wrong = await node.refused("verify_challenge", challenge_id=id, code=WRONG_CODE)
+        wrong = await node.get_builtin_error("verify_challenge", challenge_id=id, code=WRONG_CODE)
         seen.append("".join(traceback.format_exception(wrong)))
         assert wrong.data is not None
         id = wrong.data["challenge_id"]
-        await node.waiting("unblock")
+        await node.wait_for_approval("unblock")
         seen.extend(
             repr(one)
             for one in (
@@ -393,13 +393,13 @@ def test_code_appears_in_no_output(tmp_path: Path) -> None:
                 vars(node.codes),
             )
         )
-        await node.answered("verify_challenge", challenge_id=id, code=node.code(id))
+        await node.read_builtin("verify_challenge", challenge_id=id, code=node.code(id))
         await node.report("drop_table users")
-        await node.refusal("list_issues")
+        await node.get_call_error("list_issues")
         await node.report("list_issues of docs", "deputy", "robot")
         node.pass_time(400)
-        await node.refused("execute_agent", element_name="x")
-        await node.waiting("unblock")
+        await node.get_builtin_error("execute_agent", element_name="x")
+        await node.wait_for_approval("unblock")
         for record in node.approvals.recent():
             seen.extend(
                 [repr(record), str(msgspec.to_builtins(record)), str(node.approvals.view(record))]

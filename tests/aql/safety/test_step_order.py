@@ -49,7 +49,7 @@ def test_calls_need_reports_in_any_step_order(steps: list[tuple[str, Any]]) -> N
         for kind, what in steps:
             blocked = bool(len(node.loop.blocks))
             if kind == "report":
-                told = await node.builtin(
+                told = await node.call_builtin(
                     "record_execution_step", element_name="agent", next_action_hint=what
                 )
                 if isinstance(told, InterlockError):
@@ -62,7 +62,7 @@ def test_calls_need_reports_in_any_step_order(steps: list[tuple[str, Any]]) -> N
                     ids += filter(None, [one.get("metadata", {}).get("verificationId")])
             elif kind == "call":
                 before = len(node.upstream.started)
-                done = await node.done(what)
+                done = await node.call_executes(what)
                 assert done == (len(node.upstream.started) > before)
                 if done and not ended:
                     let_on -= 1
@@ -71,11 +71,13 @@ def test_calls_need_reports_in_any_step_order(steps: list[tuple[str, Any]]) -> N
             elif kind == "guess":
                 given_up = ids[-1] if ids else "x"
                 guess = [given_up, "A" * 32, "x", given_up[::-1], "code", "0"][what]
-                told = await node.builtin("verify_challenge", challenge_id=given_up, code=guess)
+                told = await node.call_builtin(
+                    "verify_challenge", challenge_id=given_up, code=guess
+                )
                 assert isinstance(told, InterlockError)
                 assert bool(len(node.loop.blocks)) == blocked
             elif kind == "complete":
-                told = await node.builtin("complete_execution", element_name="agent")
+                told = await node.call_builtin("complete_execution", element_name="agent")
                 ended = ended or not isinstance(told, InterlockError)
                 let_on = 0 if ended else let_on
             elif kind == "time":
@@ -86,7 +88,7 @@ def test_calls_need_reports_in_any_step_order(steps: list[tuple[str, Any]]) -> N
                     if record.tool == "aql.unblock":
                         # The end of one that a wrong guess used up may still be written.
                         try:
-                            await node.decide(record)
+                            await node.approve(record)
                         except InterlockError as error:
                             if error.failure is not ALREADY_DECIDED:
                                 raise

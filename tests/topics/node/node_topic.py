@@ -121,19 +121,19 @@ class ScriptedParticipant:
 
     # -- what it hears
 
-    def of(self, *kinds: str) -> list[dict[str, Any]]:
+    def list_messages(self, *kinds: str) -> list[dict[str, Any]]:
         """What it heard of these kinds, by how they begin."""
         return [one for one in self.heard if one["kind"].startswith(kinds)]
 
-    def about(self, id: str) -> list[dict[str, Any]]:
+    def list_responses(self, id: str) -> list[dict[str, Any]]:
         return [one for one in self.heard if one.get("correlation_id") == id]
 
     async def answer(self, id: str, number: int = 1) -> dict[str, Any]:
         """The so manieth message about that one, waited for."""
-        await self.until(lambda: len(self.about(id)) >= number)
-        return self.about(id)[number - 1]
+        await self.until(lambda: len(self.list_responses(id)) >= number)
+        return self.list_responses(id)[number - 1]
 
-    async def answered(self, id: str) -> dict[str, Any]:
+    async def read_payload(self, id: str) -> dict[str, Any]:
         """What stands in it."""
         payload: dict[str, Any] = (await self.answer(id))["payload"]
         return payload
@@ -145,7 +145,7 @@ class ScriptedParticipant:
         return text
 
     def _chats(self, id: str) -> list[dict[str, Any]]:
-        return [one for one in self.about(id) if one["kind"] == "chat"]
+        return [one for one in self.list_responses(id) if one["kind"] == "chat"]
 
     async def until(self, met: Callable[[], bool]) -> None:
         async with asyncio.timeout(HANG_TIMEOUT):
@@ -224,7 +224,7 @@ class NodeTopic:
     def room(self) -> Room:
         return self.gateway.rooms[TOPIC]
 
-    def let_in(
+    def add_participant(
         self,
         id: str,
         capabilities: tuple[str, ...] = FULL,
@@ -248,11 +248,11 @@ class NodeTopic:
         )
         return guest
 
-    async def quiet(self) -> None:
+    async def run_until_idle(self) -> None:
         """Let everything happen that is about to."""
         await run_ready_tasks(10)
 
-    def rows(self, verb: str) -> list[dict[str, Any]]:
+    def list_entries(self, verb: str) -> list[dict[str, Any]]:
         return [row for row in self.journal.entries if row["verb"] == verb]
 
     def close(self) -> None:

@@ -108,19 +108,19 @@ def careful_topic(folder: Path) -> NodeTopic:
 
 async def test_messages_cannot_approve_proposal(tmp_path: Path) -> None:
     table = careful_topic(tmp_path)
-    eve = table.let_in("eve", FULL)
+    eve = table.add_participant("eve", FULL)
     proposal, approval = await propose_write(table, eve)
     for number, message in enumerate(approval_attempts(approval, proposal)):
         send_attempt(table, eve, number, message)
-    await table.quiet()
+    await table.run_until_idle()
     ping = eve.request("ping", rpc="last")
-    await eve.answered(ping)
+    await eve.read_payload(ping)
     record = table.gated.approvals.find(approval)
     assert record is not None
     assert record.state == PENDING
     assert table.gated.upstream.started == []
     # What looks like a fulfilment is none of the node's.
-    assert eve.of("mcp/request:") == []
+    assert eve.list_messages("mcp/request:") == []
     table.close()
 
 
@@ -130,13 +130,13 @@ async def test_messages_in_any_order_cannot_approve_proposal(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     table = careful_topic(tmp_path_factory.mktemp("table"))
-    eve, bob = table.let_in("eve", FULL), table.let_in("bob", FULL)
+    eve, bob = table.add_participant("eve", FULL), table.add_participant("bob", FULL)
     proposal, approval = await propose_write(table, eve)
     messages = st.lists(st.sampled_from(approval_attempts(approval, proposal)), max_size=20)
     for number, message in enumerate(data.draw(messages)):
         send_attempt(table, data.draw(st.sampled_from([eve, bob])), number, message)
-    await table.quiet()
-    await eve.answered(eve.request("ping", rpc="last"))
+    await table.run_until_idle()
+    await eve.read_payload(eve.request("ping", rpc="last"))
     record = table.gated.approvals.find(approval)
     assert record is not None
     assert record.state == PENDING
@@ -173,11 +173,11 @@ def test_messages_cannot_remove_node(
 ) -> None:
     async def run() -> None:
         table = careful_topic(tmp_path_factory.mktemp("table"))
-        eve = table.let_in("eve", FULL)
+        eve = table.add_participant("eve", FULL)
         for kind, payload in said:
             wrapped = payload if isinstance(payload, dict) else {"params": payload}
             eve.say(kind, wrapped, () if to_all else (NODE_ID,))
-        assert (await eve.answered(eve.request("ping", rpc="last")))["result"] == {}
+        assert (await eve.read_payload(eve.request("ping", rpc="last")))["result"] == {}
         for exchange in table.gated.upstream.started:
             assert exchange.call.name == "s.look"
         table.close()
@@ -193,20 +193,20 @@ def test_messages_cannot_remove_node(
 
 async def test_room_rejects_messages_in_name_of_node(tmp_path: Path) -> None:
     table = careful_topic(tmp_path)
-    eve, bob = table.let_in("eve", FULL), table.let_in("bob")
+    eve, bob = table.add_participant("eve", FULL), table.add_participant("bob")
     proposal, _ = await propose_write(table, eve)
     rpc = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": WRITE}
     send_attempt(table, eve, 1, (NODE_ID, "mcp/request:tools/call:s.write_file", rpc, proposal))
-    await bob.until(lambda: bool(bob.of("mcp/proposal:")))
-    assert eve.of("system/error")[-1]["payload"]["error"] == "identity_mismatch"
-    assert bob.of("mcp/request:") == []
+    await bob.until(lambda: bool(bob.list_messages("mcp/proposal:")))
+    assert eve.list_messages("system/error")[-1]["payload"]["error"] == "identity_mismatch"
+    assert bob.list_messages("mcp/request:") == []
     table.close()
 
 
 async def test_rejects_approval_proof_of_proposer(tmp_path: Path) -> None:
     # The anchor is called as the caller is: it is the same somebody.
     table = NodeTopic(tmp_path, tokens={"token-of-clerk": "clerk"})
-    clerk = table.let_in("clerk")
+    clerk = table.add_participant("clerk")
     proposal = clerk.propose("s.write_file", FILE)
     await clerk.chat(proposal)
     [approval] = table.gated.approvals.pending()
@@ -232,13 +232,13 @@ async def test_rejects_proposal_with_false_kind(
     kind: str, payload: dict[str, Any], tmp_path: Path
 ) -> None:
     table = NodeTopic(tmp_path)
-    eve = table.let_in("eve", FULL)
+    eve = table.add_participant("eve", FULL)
     lie = eve.say(kind, payload)
     assert "The kind names" in await eve.chat(lie)
     # What is proposed to all is for the people in the room, lie or not.
     other = eve.say(kind, payload, ())
-    await eve.answered(eve.request("ping", rpc="last"))
-    assert eve.about(other) == []
+    await eve.read_payload(eve.request("ping", rpc="last"))
+    assert eve.list_responses(other) == []
     assert eve.member.rejected == 1
     assert table.gated.approvals.pending() == []
     assert table.gated.upstream.started == []
@@ -248,9 +248,9 @@ async def test_rejects_proposal_with_false_kind(
 @pytest.mark.parametrize("name", ["s__write_file", "S.write_file", "s.write_file", "s/write_file"])
 async def test_tool_spellings_cannot_avoid_rules(name: str, tmp_path: Path) -> None:
     table = careful_topic(tmp_path)
-    eve = table.let_in("eve", FULL)
+    eve = table.add_participant("eve", FULL)
     for kind in ("mcp/request:tools/call", f"mcp/request:tools/call:{name}"):
-        payload = await eve.answered(eve.call(name, FILE, kind=kind, rpc=kind))
+        payload = await eve.read_payload(eve.call(name, FILE, kind=kind, rpc=kind))
         held = payload.get("result", {}).get("structuredContent", {})
         assert "error" in payload or held["tool"] == "s.write_file"
     assert table.gated.upstream.started == []

@@ -88,7 +88,7 @@ def test_counts_waiting_messages_and_bytes(
 
 async def test_chat_does_not_wait(tmp_path: Path) -> None:
     table = NodeTopic(tmp_path)
-    ada, eve = table.let_in("ada", PROPOSES), table.let_in("eve")
+    ada, eve = table.add_participant("ada", PROPOSES), table.add_participant("eve")
     for number in range(3 * MAX_MESSAGES_PER_TURN):
         ada.propose("s.write_file", {"path": str(number)})
         for kind, payload in (
@@ -111,20 +111,20 @@ async def test_chat_does_not_wait(tmp_path: Path) -> None:
 
 async def test_flood_does_not_delay_others(tmp_path: Path) -> None:
     table = NodeTopic(tmp_path)
-    ada, eve = table.let_in("ada"), table.let_in("eve")
+    ada, eve = table.add_participant("ada"), table.add_participant("eve")
     for number in range(10 * MAX_MESSAGES_PER_TURN):
         eve.request("ping", rpc=number)
     asked = ada.request("ping")
     table.room.flush()
     await run_ready_tasks(3)
-    assert ada.about(asked)
-    assert len(eve.of("mcp/response:")) < 5 * MAX_MESSAGES_PER_TURN
+    assert ada.list_responses(asked)
+    assert len(eve.list_messages("mcp/response:")) < 5 * MAX_MESSAGES_PER_TURN
     table.close()
 
 
 async def test_takes_one_long_message_per_turn(tmp_path: Path) -> None:
     table = NodeTopic(tmp_path)
-    eve = table.let_in("eve")
+    eve = table.add_participant("eve")
     for number in range(5):
         eve.request("ping", {"x": "x" * MAX_BYTES_PER_TURN}, rpc=number)
     table.room.flush()
@@ -142,13 +142,13 @@ async def test_disconnects_largest_sender_at_total_limit(
     monkeypatch.setattr(arrivals, "MAX_TOTAL_WAITING_BYTES", 4 * MAX_ENVELOPE_BYTES)
 
     table = NodeTopic(tmp_path)
-    ada, eve = table.let_in("ada"), table.let_in("eve")
+    ada, eve = table.add_participant("ada"), table.add_participant("eve")
     mine = [ada.request("ping", {"x": LONG}, rpc=number) for number in range(3)]
     for number in range(30):
         if eve.closed is None:
             eve.request("ping", {"x": LONG}, rpc=number)
     table.room.flush()
-    await ada.until(lambda: all(ada.about(one) for one in mine))
+    await ada.until(lambda: all(ada.list_responses(one) for one in mine))
     assert ada.closed is None
     assert eve.closed is not None
     assert eve.closed[0] == SLOW_READER_CODE
@@ -158,12 +158,12 @@ async def test_disconnects_largest_sender_at_total_limit(
 
 async def test_rejects_long_messages_of_guests(tmp_path: Path) -> None:
     table = NodeTopic(tmp_path)
-    guest = table.let_in("guest-a", bearer=None)
+    guest = table.add_participant("guest-a", bearer=None)
     guest.member.caller = Caller("guest-a", can_call=False, can_register=False, kind=GUEST)
     asked = guest.request("ping", rpc=7)
-    assert (await guest.answered(asked))["result"] == {}
+    assert (await guest.read_payload(asked))["result"] == {}
     long = guest.request("ping", {"x": "x" * MAX_GUEST_MESSAGE_BYTES}, rpc=8)
-    answer = await guest.answered(long)
+    answer = await guest.read_payload(long)
     assert "guests" in answer["error"]["message"]
     table.close()
 
@@ -174,13 +174,13 @@ async def test_rejects_long_messages_of_guests(tmp_path: Path) -> None:
 @pytest.mark.spec("MX-7.1-5", "MX-4.3-3")
 async def test_journals_and_rejects_false_kinds(tmp_path: Path) -> None:
     table = NodeTopic(tmp_path)
-    eve = table.let_in("eve")
+    eve = table.add_participant("eve")
     asked = eve.request("tools/list", rpc="mine", kind="mcp/request:ping")
-    answer = await eve.answered(asked)
+    answer = await eve.read_payload(asked)
     assert answer["id"] == "mine"
     assert "tools/list" in answer["error"]["message"]
-    await table.quiet()
-    [row] = table.rows("topics/say")
+    await table.run_until_idle()
+    [row] = table.list_entries("topics/say")
     assert (row["outcome"], row["name"]) == ("malformed_envelope", table.room.name)
     assert "mcp/request:ping" in row["detail"]
     assert eve.member.rejected == 1
@@ -189,7 +189,7 @@ async def test_journals_and_rejects_false_kinds(tmp_path: Path) -> None:
 
 async def test_disconnects_sender_of_only_false_kinds(tmp_path: Path) -> None:
     table = NodeTopic(tmp_path, stands_still=True)
-    eve = table.let_in("eve")
+    eve = table.add_participant("eve")
     for number in range(500):
         if eve.closed is None:
             eve.request("tools/list", rpc=number, kind="mcp/request:ping")
@@ -208,14 +208,14 @@ async def test_unhandled_proposal_cannot_be_fulfilled(
     before: int, size: int, tmp_path: Path
 ) -> None:
     table = NodeTopic(tmp_path)
-    ada, bob = table.let_in("ada", PROPOSES), table.let_in("bob")
+    ada, bob = table.add_participant("ada", PROPOSES), table.add_participant("bob")
     file = {"path": "a.txt"}
     for number in range(before):
         ada.propose("s.write_file", {"path": str(number), "text": "x" * size})
     proposal = ada.propose("s.write_file", file)
     table.room.flush()
     asked = bob.call("s.write_file", file, correlation_id=proposal)
-    answer = await bob.answered(asked)
+    answer = await bob.read_payload(asked)
     assert answer["error"]["code"] == CONFIRMATION_REQUIRED.code
     await ada.chat(proposal)
     assert table.gated.upstream.started == []
@@ -230,12 +230,12 @@ async def test_disconnect_removes_all_state(
 
     table = NodeTopic(tmp_path)
     for _ in range(3):
-        eve = table.let_in("eve", PROPOSES)
+        eve = table.add_participant("eve", PROPOSES)
         for number in range(10):
             eve.propose("s.write_file", {"path": str(number)})
         # Another connection takes its place before it is let go.
-        table.let_in("eve", PROPOSES)
-        await table.quiet()
+        table.add_participant("eve", PROPOSES)
+        await table.run_until_idle()
     assert table.seat._disconnecting == set()
     assert table.seat._unhandled_proposals == {}
     table.close()

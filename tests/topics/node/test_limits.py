@@ -36,7 +36,7 @@ async def test_limits_pending_proposals_per_participant(tmp_path: Path) -> None:
     table = NodeTopic(tmp_path)
     table.gated.authorizer.install(learned_step(allow_all))
     table.gated.pipeline.admission.concurrent_calls = 1_000
-    ada, bob = table.let_in("ada", PROPOSES), table.let_in("bob", PROPOSES)
+    ada, bob = table.add_participant("ada", PROPOSES), table.add_participant("bob", PROPOSES)
     for number in range(MAX_PENDING_REQUESTS):
         ada.propose("s.write_file", {"path": str(number)})
     last = await table.gated.reached(MAX_PENDING_REQUESTS)
@@ -46,7 +46,7 @@ async def test_limits_pending_proposals_per_participant(tmp_path: Path) -> None:
     bob.propose("s.write_file", {"path": "bob's"})
     await table.gated.reached(MAX_PENDING_REQUESTS + 1)
     last.answer(**SEEN)
-    await ada.until(lambda: bool(ada.of("mcp/response:")))
+    await ada.until(lambda: bool(ada.list_messages("mcp/response:")))
     ada.propose("s.write_file", {"path": "more"})
     await table.gated.reached(MAX_PENDING_REQUESTS + 2)
     table.close()
@@ -58,14 +58,16 @@ async def test_many_proposals_do_not_evict_those_of_others(
     monkeypatch.setattr(fates, "MAX_PROPOSALS", 3)
 
     table = NodeTopic(tmp_path)
-    ada, eve = table.let_in("ada", PROPOSES), table.let_in("eve", PROPOSES)
+    ada, eve = table.add_participant("ada", PROPOSES), table.add_participant("eve", PROPOSES)
     waits = ada.propose("s.write_file", {"path": "a"})
     await ada.chat(waits)
     table.gated.authorizer.install(learned_step(allow_all))
     for number in range(1, 6):
         eve.propose("s.write_file", {"path": str(number)})
         (await table.gated.reached(number)).answer(**SEEN)
-        await eve.until(lambda: len(eve.of("mcp/response:")) == len(table.gated.upstream.started))
+        await eve.until(
+            lambda: len(eve.list_messages("mcp/response:")) == len(table.gated.upstream.started)
+        )
     assert table.seat._proposals.node_proposals.is_open(waits)
     table.close()
 
@@ -75,7 +77,7 @@ async def test_reports_executed_call_without_space_for_fulfilment(
 ) -> None:
     table = NodeTopic(tmp_path)
     table.gated.authorizer.install(learned_step(allow_all))
-    ada = table.let_in("ada", PROPOSES)
+    ada = table.add_participant("ada", PROPOSES)
     params: dict[str, Any] = {"name": "s.write_file", "arguments": {"text": ""}}
     payload = {"method": "tools/call", "params": params}
     envelope = {
@@ -90,7 +92,7 @@ async def test_reports_executed_call_without_space_for_fulfilment(
     proposal = ada.propose("s.write_file", params=params, id="p")
     (await table.gated.reached()).answer(**SEEN)
     assert "was executed" in await ada.chat(proposal)
-    assert ada.of("mcp/request:", "mcp/response:") == []
+    assert ada.list_messages("mcp/request:", "mcp/response:") == []
     table.close()
 
 
@@ -100,20 +102,20 @@ async def test_reused_id_does_not_block_participant(tmp_path: Path) -> None:
     table.seat.add_listener(
         lambda head, _: heard.append((head.sender, head.id)), participants={"bob"}
     )
-    worker, eve = table.let_in("bob"), table.let_in("eve")
+    worker, eve = table.add_participant("bob"), table.add_participant("eve")
     eve.say("chat", {"text": "first"}, id="answer-1")
     eve.say("mcp/response:tools/list", {"jsonrpc": "2.0", "id": 1, "result": {}}, id="answer-2")
     for id in ("answer-1", "answer-2", "answer-2"):
         answer = {"jsonrpc": "2.0", "id": 1, "result": {}}
         worker.say("mcp/response:tools/list", answer, id=id, correlation_id="id-1")
-    await table.quiet()
+    await table.run_until_idle()
     assert [id for sender, id in heard if sender == "bob"] == ["answer-1", "answer-2"]
     table.close()
 
 
 async def test_handles_flood_of_proposals_in_turns(tmp_path: Path) -> None:
     table = NodeTopic(tmp_path)
-    ada = table.let_in("ada", PROPOSES)
+    ada = table.add_participant("ada", PROPOSES)
     many = 10 * MAX_MESSAGES_PER_TURN
     for number in range(many):
         ada.propose("s.write_file", {"path": str(number)})
@@ -123,14 +125,14 @@ async def test_handles_flood_of_proposals_in_turns(tmp_path: Path) -> None:
         await run_ready_tasks(1)
         left.append(table.seat._inbox.message_count)
     assert max(before - after for before, after in pairwise(left)) == MAX_MESSAGES_PER_TURN
-    await ada.until(lambda: len(ada.of("chat")) == many)
+    await ada.until(lambda: len(ada.list_messages("chat")) == many)
     table.close()
 
 
 @pytest.mark.parametrize("large", [False, True])
 async def test_disconnects_participant_above_inbox_limit(large: bool, tmp_path: Path) -> None:
     table = NodeTopic(tmp_path)
-    ada, eve = table.let_in("ada"), table.let_in("eve", PROPOSES)
+    ada, eve = table.add_participant("ada"), table.add_participant("eve", PROPOSES)
     text = "x" * (MAX_ENVELOPE_BYTES - 1_000) if large else "x"
     many = (
         MAX_WAITING_BYTES // len(text)
@@ -141,13 +143,13 @@ async def test_disconnects_participant_above_inbox_limit(large: bool, tmp_path: 
         if eve.closed is None:
             eve.propose("s.write_file", {"path": str(number), "text": text})
     asked = ada.request("ping")
-    await ada.answered(asked)
+    await ada.read_payload(asked)
     assert eve.closed is not None
     assert eve.closed[0] == SLOW_READER_CODE
     assert "than interlock can handle" in eve.closed[1]
     # What it had said before is not taken either, but for a few; and it may come back.
     assert len(table.gated.approvals.pending()) <= 50
     assert table.seat._inbox.byte_count == table.seat._inbox.message_count == 0
-    again = table.let_in("eve", PROPOSES)
+    again = table.add_participant("eve", PROPOSES)
     assert "waits for approval" in await again.chat(again.propose("s.write_file", {"path": "a"}))
     table.close()

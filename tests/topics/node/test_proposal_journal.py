@@ -24,13 +24,13 @@ SECRET = "ghp_" + "a1B2" * 9
 
 async def test_entries_name_proposal_and_topic(tmp_path: Path) -> None:
     table = NodeTopic(tmp_path)
-    ada = table.let_in("ada-here", PROPOSES, name="ada")
+    ada = table.add_participant("ada-here", PROPOSES, name="ada")
     await ada.chat(ada.propose("s.write_file", FILE))
     [approval] = table.gated.approvals.pending()
     await table.gated.confirm(approval)
-    await ada.until(lambda: bool(ada.of("mcp/response:")))
+    await ada.until(lambda: bool(ada.list_messages("mcp/response:")))
     await ada.chat(ada.propose("s.no_such"))
-    rows = table.rows("proposal")
+    rows = table.list_entries("proposal")
     assert [row["outcome"] for row in rows] == ["proposed", "fulfilled", "done", "rejected"]
     assert {(row["face"], row["caller"]) for row in rows} == {("topic", "ada")}
     assert all(row["detail"].startswith("of ada-here: ") for row in rows)
@@ -39,12 +39,12 @@ async def test_entries_name_proposal_and_topic(tmp_path: Path) -> None:
 
 async def test_guest_cannot_fill_journal(tmp_path: Path) -> None:
     table = NodeTopic(tmp_path)
-    guest = table.let_in("guest-abcd", PROPOSES, bearer=None)
+    guest = table.add_participant("guest-abcd", PROPOSES, bearer=None)
     guest.member.caller = Caller("guest-abcd", can_call=False, can_register=False, kind=GUEST)
     for number in range(200):
         guest.propose("s.write_file", {"number": number})
-    await guest.until(lambda: len(guest.of("chat")) == 200)
-    assert table.rows("proposal") == []
+    await guest.until(lambda: len(guest.list_messages("chat")) == 200)
+    assert table.list_entries("proposal") == []
     # A second may begin meanwhile.
     assert len(table.journal.entries) <= 2 * MAX_UNKNOWN_CALLER_ENTRIES
     table.close()
@@ -53,7 +53,7 @@ async def test_guest_cannot_fill_journal(tmp_path: Path) -> None:
 @pytest.mark.parametrize("how", ["unknown", "doubled", "refused"])
 async def test_limits_entries_of_unsuccessful_proposals(how: str, tmp_path: Path) -> None:
     table = NodeTopic(tmp_path)
-    ada, bob = table.let_in("ada", PROPOSES), table.let_in("bob", PROPOSES)
+    ada, bob = table.add_participant("ada", PROPOSES), table.add_participant("bob", PROPOSES)
     for number in range(200):
         if how == "unknown":
             ada.propose(f"s.no_such_{number}")
@@ -61,13 +61,13 @@ async def test_limits_entries_of_unsuccessful_proposals(how: str, tmp_path: Path
             ada.propose("s.write_file", FILE)
         else:
             ada.propose("s.write_file", params={"name": "s.write_file", "more": number})
-    await ada.until(lambda: len(ada.of("chat")) == 200)
+    await ada.until(lambda: len(ada.list_messages("chat")) == 200)
     real = 1 if how == "doubled" else 0
-    assert len(table.rows("proposal")) == MAX_UNSUCCESSFUL_ENTRIES_PER_MINUTE + real
+    assert len(table.list_entries("proposal")) == MAX_UNSUCCESSFUL_ENTRIES_PER_MINUTE + real
     # What others propose is written down all the same, and so is what it proposes in earnest.
     await bob.chat(bob.propose("s.no_such"))
     await ada.chat(ada.propose("s.write_file", {"path": "b.txt"}))
-    last = table.rows("proposal")[-2:]
+    last = table.list_entries("proposal")[-2:]
     assert [(row["caller"], row["outcome"]) for row in last] == [
         ("bob", "rejected"),
         ("ada", "proposed"),

@@ -95,14 +95,14 @@ async def test_executed_proposal_stays_executed(
     monkeypatch.setattr(fates, "MAX_PROPOSALS", 20)
 
     table = NodeTopic(tmp_path)
-    ada, bob = table.let_in("ada", PROPOSES), table.let_in("bob")
-    eve = table.let_in("eve", PROPOSES)
+    ada, bob = table.add_participant("ada", PROPOSES), table.add_participant("bob")
+    eve = table.add_participant("eve", PROPOSES)
     proposal, approval = await propose_write(table, ada)
     await table.gated.confirm(approval)
     await propose_write(table, eve, {"path": "eve's"})
     for _ in range(30):
         await eve.chat(eve.propose("s.write_file", {"path": "eve's"}))
-    answer = await bob.answered(bob.call("s.write_file", FILE, correlation_id=proposal))
+    answer = await bob.read_payload(bob.call("s.write_file", FILE, correlation_id=proposal))
     assert answer["error"]["code"] == ALREADY_DECIDED.code
     assert len(table.gated.upstream.started) == 1
     table.close()
@@ -111,7 +111,7 @@ async def test_executed_proposal_stays_executed(
 @pytest.mark.parametrize("refused", [True, False])
 async def test_keeps_outcome_after_approval_is_removed(refused: bool, tmp_path: Path) -> None:
     table = NodeTopic(tmp_path, approvals={"keep": 10.0})
-    ada, bob = table.let_in("ada", PROPOSES), table.let_in("bob")
+    ada, bob = table.add_participant("ada", PROPOSES), table.add_participant("bob")
     proposal, approval = await propose_write(table, ada)
     approvals = table.gated.approvals
     if refused:
@@ -123,30 +123,33 @@ async def test_keeps_outcome_after_approval_is_removed(refused: bool, tmp_path: 
             await run_ready_tasks(1)
     assert entry.record.collected
     table.gated.pass_time(11)
-    await table.quiet()
+    await table.run_until_idle()
     assert approvals.find(approval.id) is None
     asked = bob.call("s.write_file", FILE, correlation_id=proposal)
     if refused:
         # Nobody made it here: whoever may can.
         (await table.gated.reached()).answer(**SEEN)
-        assert (await bob.answered(asked))["result"] == SEEN
+        assert (await bob.read_payload(asked))["result"] == SEEN
     else:
-        assert (await bob.answered(asked))["error"]["code"] == ALREADY_DECIDED.code
+        assert (await bob.read_payload(asked))["error"]["code"] == ALREADY_DECIDED.code
     table.close()
 
 
 async def test_other_room_shows_outcome(tmp_path: Path) -> None:
     table = NodeTopic(tmp_path, default="deny", rules=[RuleConfig("ask", then="confirm")])
-    ada = table.let_in("ada", PROPOSES)
-    there = table.let_in("ada", PROPOSES, topic=OTHER)
+    ada = table.add_participant("ada", PROPOSES)
+    there = table.add_participant("ada", PROPOSES, topic=OTHER)
     _, approval = await propose_write(table, ada)
     elsewhere = tool_call("s.write_file", FILE, credentials=ada.member.credentials)
     assert (await table.gated.hold(elsewhere)).id == approval.id
     await table.gated.confirm(approval)
     proposal = there.propose("s.write_file", FILE)
     assert "was not repeated" in await there.chat(proposal)
-    await there.until(lambda: bool(there.of("mcp/response:")))
-    [fulfilment], [response] = there.of("mcp/request:"), there.of("mcp/response:")
+    await there.until(lambda: bool(there.list_messages("mcp/response:")))
+    [fulfilment], [response] = (
+        there.list_messages("mcp/request:"),
+        there.list_messages("mcp/response:"),
+    )
     assert fulfilment["correlation_id"] == proposal
     assert response["correlation_id"] == fulfilment["id"]
     assert len(table.gated.upstream.started) == 1
@@ -155,7 +158,7 @@ async def test_other_room_shows_outcome(tmp_path: Path) -> None:
 
 async def test_later_connection_gets_missed_outcome(tmp_path: Path) -> None:
     table = NodeTopic(tmp_path, default="deny", rules=[RuleConfig("ask", then="confirm")])
-    ada = table.let_in("ada", PROPOSES)
+    ada = table.add_participant("ada", PROPOSES)
     _, approval = await propose_write(table, ada)
 
     def elsewhere() -> Call:
@@ -191,7 +194,7 @@ async def test_shows_contract_context_and_sends_it(
     tmp_path: Path,
 ) -> None:
     table = NodeTopic(tmp_path, contract_offering())
-    ada = table.let_in("ada", PROPOSES)
+    ada = table.add_participant("ada", PROPOSES)
     along = {CONTEXT: {"tenant": "blue"}, DRIVER: "other"}
     params = {
         "name": "disk.wipe",
@@ -213,8 +216,8 @@ async def test_shows_contract_context_and_sends_it(
     assert {name: json.loads(bytes(raw)) for name, raw in sent.items()} == along  # type: ignore[union-attr]
     upstream.last.answer(**SEEN)
     await confirming
-    await ada.until(lambda: bool(ada.of("mcp/response:")))
-    [fulfilment] = ada.of("mcp/request:")
+    await ada.until(lambda: bool(ada.list_messages("mcp/response:")))
+    [fulfilment] = ada.list_messages("mcp/request:")
     meta = fulfilment["payload"]["params"]["_meta"]
     assert meta.pop("interlock/approval")["by"] == "clerk"
     assert meta == along
@@ -228,7 +231,7 @@ async def test_shown_call_gets_response_after_eviction(
     tmp_path: Path,
 ) -> None:
     table = NodeTopic(tmp_path)
-    ada = table.let_in("ada", PROPOSES)
+    ada = table.add_participant("ada", PROPOSES)
     _, approval = await propose_write(table, ada)
     again = ada.propose("s.write_file", FILE)
     await ada.chat(again)
@@ -240,7 +243,7 @@ async def test_shown_call_gets_response_after_eviction(
     table.seat._proposals._outcomes.remove(again)
     exchange.answer(**SEEN)
     await confirming
-    await ada.until(lambda: len(ada.of("mcp/response:")) == 2)
+    await ada.until(lambda: len(ada.list_messages("mcp/response:")) == 2)
     assert table.seat._proposals._identical_proposals == {}
     table.close()
 
@@ -248,16 +251,16 @@ async def test_shown_call_gets_response_after_eviction(
 @pytest.mark.parametrize("how", ["approved", "refused", "expired"])
 async def test_repeated_proposal_gets_outcome(how: str, tmp_path: Path) -> None:
     table = NodeTopic(tmp_path)
-    ada = table.let_in("ada", PROPOSES)
+    ada = table.add_participant("ada", PROPOSES)
     first, approval = await propose_write(table, ada)
     again = ada.propose("s.write_file", FILE)
     assert "already pending" in await ada.chat(again)
     if how == "approved":
         await table.gated.confirm(approval)
-        await ada.until(lambda: len(ada.of("mcp/response:")) == 2)
-        requests = {one["correlation_id"]: one["id"] for one in ada.of("mcp/request:")}
+        await ada.until(lambda: len(ada.list_messages("mcp/response:")) == 2)
+        requests = {one["correlation_id"]: one["id"] for one in ada.list_messages("mcp/request:")}
         assert set(requests) == {first, again}
-        answered = {one["correlation_id"] for one in ada.of("mcp/response:")}
+        answered = {one["correlation_id"] for one in ada.list_messages("mcp/response:")}
         assert answered == set(requests.values())
         assert len(table.gated.upstream.started) == 1
     else:
@@ -267,7 +270,7 @@ async def test_repeated_proposal_gets_outcome(how: str, tmp_path: Path) -> None:
             table.gated.pass_time(approval.expires - approval.created + 1)
         for proposal in (first, again):
             assert "was not executed" in await ada.chat(proposal, 2)
-        ended = [one["payload"].get("interlock/ended") for one in ada.of("chat")]
+        ended = [one["payload"].get("interlock/ended") for one in ada.list_messages("chat")]
         assert len([one for one in ended if one]) == 2
         assert table.gated.upstream.started == []
     assert table.seat._proposals._identical_proposals == {}

@@ -47,14 +47,14 @@ class RecordedTopic:
         )
 
     async def rows(self) -> list[dict[str, Any]]:
-        await self.table.quiet()
+        await self.table.run_until_idle()
         return [row for row in self.journal.entries if row["verb"] != "system/presence"]
 
 
 async def test_records_heads_without_text(tmp_path: Path) -> None:
     recorded = RecordedTopic(tmp_path, whole=False)
-    ada = recorded.table.let_in("ada")
-    recorded.table.let_in("bob")
+    ada = recorded.table.add_participant("ada")
+    recorded.table.add_participant("bob")
     ada.say("chat", {"text": "unheard"}, ("bob", "eve"), id="a-1", correlation_id="c-1")
     [row] = await recorded.rows()
     assert row == {
@@ -74,10 +74,10 @@ async def test_records_heads_without_text(tmp_path: Path) -> None:
 
 async def test_records_joins_and_leaves(tmp_path: Path) -> None:
     recorded = RecordedTopic(tmp_path, whole=False)
-    ada = recorded.table.let_in("ada")
-    await recorded.table.quiet()
+    ada = recorded.table.add_participant("ada")
+    await recorded.table.run_until_idle()
     recorded.table.gateway.leave(ada.member)
-    await recorded.table.quiet()
+    await recorded.table.run_until_idle()
     details = [row["detail"].split(" id=")[0] for row in recorded.journal.entries]
     assert details[-2:] == ["join ada", "leave ada"]
     recorded.table.close()
@@ -85,7 +85,7 @@ async def test_records_joins_and_leaves(tmp_path: Path) -> None:
 
 async def test_records_payload_without_secrets(tmp_path: Path) -> None:
     recorded = RecordedTopic(tmp_path, whole=True)
-    ada = recorded.table.let_in("ada")
+    ada = recorded.table.add_participant("ada")
     ada.say("chat", {"text": f"use {SECRET}", "password": "hunter2hunter2"})
     ada.say("chat", {"text": "a\nfake line"})
     first, second = await recorded.rows()
@@ -108,7 +108,7 @@ async def test_records_payload_without_secrets(tmp_path: Path) -> None:
 )
 async def test_limits_length_of_entry(payload: bytes, tmp_path: Path) -> None:
     recorded = RecordedTopic(tmp_path, whole=True)
-    ada = recorded.table.let_in("ada")
+    ada = recorded.table.add_participant("ada")
     ada.say("chat", payload)
     [row] = await recorded.rows()
     assert "payload=" in row["detail"]
@@ -120,7 +120,7 @@ async def test_limits_length_of_entry(payload: bytes, tmp_path: Path) -> None:
 @pytest.mark.parametrize("whole", [False, True])
 async def test_masks_secrets_in_heads(whole: bool, tmp_path: Path) -> None:
     recorded = RecordedTopic(tmp_path, whole=whole)
-    ada = recorded.table.let_in("ada", ("*",))
+    ada = recorded.table.add_participant("ada", ("*",))
     message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": SECRET}}
     kind = f"mcp/request:tools/call:{SECRET}"
     ada.say(kind, message, (SECRET, "bob"), id=SECRET, correlation_id=SECRET)
@@ -133,7 +133,7 @@ async def test_masks_secrets_in_heads(whole: bool, tmp_path: Path) -> None:
 
 async def test_masks_passwords(tmp_path: Path) -> None:
     recorded = RecordedTopic(tmp_path, whole=True)
-    ada = recorded.table.let_in("ada")
+    ada = recorded.table.add_participant("ada")
     ada.say("chat", {"text": "log in with password=hunter2hunter2, then deploy"})
     [row] = await recorded.rows()
     assert "hunter2" not in row["detail"]
@@ -144,7 +144,7 @@ async def test_masks_passwords(tmp_path: Path) -> None:
 
 async def test_masks_bearer_tokens(tmp_path: Path) -> None:
     recorded = RecordedTopic(tmp_path, whole=True)
-    ada = recorded.table.let_in("ada")
+    ada = recorded.table.add_participant("ada")
     ada.say("chat", {"text": "try -H 'authorization: bearer  token-of-bob' and\tBearer x.y"})
     [row] = await recorded.rows()
     assert "token-of-bob" not in row["detail"]
@@ -169,7 +169,7 @@ async def test_masks_bearer_tokens(tmp_path: Path) -> None:
 )
 async def test_padding_does_not_hide_message(payload: bytes, tmp_path: Path) -> None:
     recorded = RecordedTopic(tmp_path, whole=True)
-    ada = recorded.table.let_in("ada")
+    ada = recorded.table.add_participant("ada")
     ada.say("chat", payload)
     [row] = await recorded.rows()
     assert '"text":"the plan"' in row["detail"]
@@ -183,7 +183,7 @@ def test_invalid_timestamp_does_not_prevent_entry(
 ) -> None:
     async def run() -> None:
         recorded = RecordedTopic(tmp_path, whole=True)
-        ada = recorded.table.let_in("ada")
+        ada = recorded.table.add_participant("ada")
         ada.say("chat", {"text": "the plan"}, ts="yesterday")
         [row] = await recorded.rows()
         assert row["detail"].endswith('payload={"text":"the plan"}')
@@ -227,7 +227,7 @@ def test_reads_only_recorded_part(one: str) -> None:
 )
 async def test_masks_secret_at_end_of_excerpt(cut: int, tmp_path: Path) -> None:
     recorded = RecordedTopic(tmp_path, whole=True)
-    ada = recorded.table.let_in("ada")
+    ada = recorded.table.add_participant("ada")
     for before in range(cut - 80, cut + 10, 5):
         ada.say("chat", {"text": "x " * (before // 2) + SECRET + " y" * 50_000})
     rows = await recorded.rows()
@@ -238,7 +238,7 @@ async def test_masks_secret_at_end_of_excerpt(cut: int, tmp_path: Path) -> None:
 
 async def test_escapes_names_in_entry(tmp_path: Path) -> None:
     recorded = RecordedTopic(tmp_path, whole=False)
-    ada = recorded.table.let_in("ada")
+    ada = recorded.table.add_participant("ada")
     ada.say("chat", {"text": ""}, ("x correlation=y",), id="1 to=bob")
     [row] = await recorded.rows()
     assert row["detail"] == 'id="1 to=bob" to="x correlation=y"'
@@ -251,9 +251,9 @@ async def test_escapes_names_in_entry(tmp_path: Path) -> None:
 
 async def test_recorder_is_visible_and_cannot_send(tmp_path: Path) -> None:
     recorded = RecordedTopic(tmp_path, whole=False)
-    ada = recorded.table.let_in("ada")
-    await recorded.table.quiet()
-    [welcome] = ada.of("system/welcome")
+    ada = recorded.table.add_participant("ada")
+    await recorded.table.run_until_idle()
+    [welcome] = ada.list_messages("system/welcome")
     assert {"id": RECORDER, "capabilities": []} in welcome["payload"]["participants"]
     member = recorded.table.gateway.find_member(TOPIC, RECORDER)
     assert member is not None

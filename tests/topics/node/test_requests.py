@@ -24,7 +24,7 @@ SEEN = {"content": [{"type": "text", "text": "seen"}]}
 @pytest.mark.spec("MX-3-9", "MX-3.1.2-1")
 async def test_call_uses_identity_of_sender(tmp_path: Path) -> None:
     table = NodeTopic(tmp_path)
-    ada, bob = table.let_in("ada"), table.let_in("bob")
+    ada, bob = table.add_participant("ada"), table.add_participant("bob")
     asked = ada.call("s.look", {"where": "there"}, rpc="a")
     exchange = await table.gated.reached()
     assert exchange.call.caller == Caller("ada")
@@ -37,22 +37,22 @@ async def test_call_uses_identity_of_sender(tmp_path: Path) -> None:
     assert answer["kind"] == "mcp/response:tools/call:s.look"
     assert answer["payload"] == {"jsonrpc": "2.0", "id": "a", "result": SEEN}
     # Everybody sees what is done.
-    await bob.until(lambda: bool(bob.about(asked)))
-    [row] = table.rows("tools/call")
+    await bob.until(lambda: bool(bob.list_responses(asked)))
+    [row] = table.list_entries("tools/call")
     assert (row["caller"], row["face"], row["outcome"]) == ("ada", "topic", "ok")
     table.close()
 
 
 async def test_rejects_unknown_caller(tmp_path: Path) -> None:
     table = NodeTopic(tmp_path)
-    ada = table.let_in("ada")
+    ada = table.add_participant("ada")
     table.gated.pipeline.admission.authenticate = Authenticator({"another": Caller("bob")})
-    payload = await ada.answered(ada.call("s.look"))
+    payload = await ada.read_payload(ada.call("s.look"))
     assert payload["error"]["code"] == UNAUTHENTICATED.code
     # The token of ada is that of another now: nobody speaks for whom it did not come in as.
     table.gated.pipeline.admission.authenticate = Authenticator({"token-of-ada": Caller("bob")})
     for method in ("tools/list", "initialize"):
-        payload = await ada.answered(ada.request(method))
+        payload = await ada.read_payload(ada.request(method))
         assert payload["error"]["data"]["error"] == "unauthenticated"
         assert "Join the topic again" in payload["error"]["message"]
     assert table.gated.upstream.started == []
@@ -61,13 +61,13 @@ async def test_rejects_unknown_caller(tmp_path: Path) -> None:
 
 async def test_guest_cannot_call(tmp_path: Path) -> None:
     table = NodeTopic(tmp_path)
-    guest = table.let_in("guest-abcd", bearer=None)
+    guest = table.add_participant("guest-abcd", bearer=None)
     for asked in (guest.call("s.look", rpc=1), guest.request("tools/list", rpc=2)):
-        assert (await guest.answered(asked))["error"]["code"] == UNAUTHENTICATED.code
+        assert (await guest.read_payload(asked))["error"]["code"] == UNAUTHENTICATED.code
     # Not even where everybody on this machine is its user.
     table.gated.pipeline.admission.authenticate = Authenticator({})
     guest.member.credentials = Credentials("local")
-    payload = await guest.answered(guest.call("s.look", rpc=3))
+    payload = await guest.read_payload(guest.call("s.look", rpc=3))
     assert payload["error"]["code"] == UNAUTHENTICATED.code
     assert table.gated.upstream.started == []
     table.close()
@@ -75,7 +75,10 @@ async def test_guest_cannot_call(tmp_path: Path) -> None:
 
 async def test_node_members_cannot_call(tmp_path: Path) -> None:
     table = NodeTopic(tmp_path)
-    inside, ada = table.let_in("recorder", name="ada", inside=True), table.let_in("ada")
+    inside, ada = (
+        table.add_participant("recorder", name="ada", inside=True),
+        table.add_participant("ada"),
+    )
     said = [
         inside.call("s.look"),
         inside.request("tools/list", rpc=2),
@@ -86,24 +89,24 @@ async def test_node_members_cannot_call(tmp_path: Path) -> None:
     [approval] = table.gated.approvals.pending()
     assert approval.caller == Caller("ada")
     assert approval.arguments == b"{}"
-    assert [inside.about(one) for one in said] == [[], [], []]
+    assert [inside.list_responses(one) for one in said] == [[], [], []]
     assert table.gated.upstream.started == []
     table.close()
 
 
 async def test_node_describes_itself(tmp_path: Path) -> None:
     table = NodeTopic(tmp_path)
-    ada = table.let_in("ada")
+    ada = table.add_participant("ada")
     params = {
         "protocolVersion": "2025-11-25",
         "capabilities": {},
         "clientInfo": {"name": "ada", "version": "1"},
     }
-    result = (await ada.answered(ada.request("initialize", params)))["result"]
+    result = (await ada.read_payload(ada.request("initialize", params)))["result"]
     assert result["protocolVersion"] == "2025-06-18"
     assert result["serverInfo"]["name"] == "interlock"
-    assert (await ada.answered(ada.request("ping")))["result"] == {}
-    tools = (await ada.answered(ada.request("tools/list")))["result"]["tools"]
+    assert (await ada.read_payload(ada.request("ping")))["result"] == {}
+    tools = (await ada.read_payload(ada.request("tools/list")))["result"]["tools"]
     assert len(tools) == 2
     assert [row["verb"] for row in table.journal.entries] == ["initialize", "tools/list"]
     table.close()
@@ -111,7 +114,7 @@ async def test_node_describes_itself(tmp_path: Path) -> None:
 
 async def test_initialize_waits_for_authentication(tmp_path: Path) -> None:
     table = NodeTopic(tmp_path)
-    ada = table.let_in("ada")
+    ada = table.add_participant("ada")
     known = Authenticator({"token-of-ada": Caller("ada")})
 
     class Asks:
@@ -126,7 +129,7 @@ async def test_initialize_waits_for_authentication(tmp_path: Path) -> None:
             raise PendingIdentity(settle)
 
     table.gated.pipeline.admission.authenticate = Authenticator({}, sources=[Asks()])
-    payload = await ada.answered(ada.request("initialize"))
+    payload = await ada.read_payload(ada.request("initialize"))
     assert payload["result"]["serverInfo"]["name"] == "interlock"
     table.close()
 
@@ -142,9 +145,9 @@ async def test_initialize_waits_for_authentication(tmp_path: Path) -> None:
 )  # fmt: skip
 async def test_rejects_other_methods(method: str, tmp_path: Path) -> None:
     table = NodeTopic(tmp_path)
-    ada = table.let_in("ada")
+    ada = table.add_participant("ada")
     params = {"uri": "file:///notes.txt"} if method == "resources/subscribe" else None
-    payload = await ada.answered(ada.request(method, params))
+    payload = await ada.read_payload(ada.request(method, params))
     assert payload["error"]["code"] == METHOD_NOT_FOUND.code
     assert table.journal.entries == []
     table.close()
@@ -153,9 +156,9 @@ async def test_rejects_other_methods(method: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("member", ["inputResponses", "requestState", "task", "other"])
 async def test_rejects_extra_params_members(member: str, tmp_path: Path) -> None:
     table = NodeTopic(tmp_path)
-    ada = table.let_in("ada")
+    ada = table.add_participant("ada")
     params = {"name": "s.look", "arguments": {}, member: {}}
-    payload = await ada.answered(ada.request("tools/call", params))
+    payload = await ada.read_payload(ada.request("tools/call", params))
     assert f"`{member}`" in payload["error"]["message"]
     assert table.gated.upstream.started == []
     table.close()
@@ -163,7 +166,7 @@ async def test_rejects_extra_params_members(member: str, tmp_path: Path) -> None
 
 async def test_responds_to_broadcast_only_if_supported(tmp_path: Path) -> None:
     table = NodeTopic(tmp_path)
-    ada = table.let_in("ada")
+    ada = table.add_participant("ada")
     others = [
         ada.call("their_tool", to=(), rpc=1),
         ada.request("prompts/get", {"name": "theirs"}, to=(), rpc=2),
@@ -175,12 +178,12 @@ async def test_responds_to_broadcast_only_if_supported(tmp_path: Path) -> None:
     seen = ada.call("s.look", to=(), rpc=6)
     (await table.gated.reached(2)).answer(**SEEN)
     listed = ada.request("tools/list", to=(), rpc=7)
-    assert (await ada.answered(seen))["result"] == SEEN
-    assert "tools" in (await ada.answered(listed))["result"]
-    await table.quiet()
-    assert [ada.about(one) for one in [*others, failing]] == [[], [], [], [], []]
+    assert (await ada.read_payload(seen))["result"] == SEEN
+    assert "tools" in (await ada.read_payload(listed))["result"]
+    await table.run_until_idle()
+    assert [ada.list_responses(one) for one in [*others, failing]] == [[], [], [], [], []]
     # What was for others did not become a failed call of this node.
-    assert [row["name"] for row in table.rows("tools/call")] == ["s.look", "s.look"]
+    assert [row["name"] for row in table.list_entries("tools/call")] == ["s.look", "s.look"]
     table.close()
 
 
@@ -211,23 +214,23 @@ def false_kinds() -> list[tuple[str, Any]]:
 @pytest.mark.parametrize(("kind", "payload"), false_kinds())
 async def test_rejects_false_kind(kind: str, payload: Any, tmp_path: Path) -> None:
     table = NodeTopic(tmp_path)
-    ada = table.let_in("ada")
+    ada = table.add_participant("ada")
     asked = ada.say(kind, payload)
-    said = await ada.answered(asked)
+    said = await ada.read_payload(asked)
     assert "error" in said
     # That it lied, and no call.
     assert {row["verb"] for row in table.journal.entries} == {"topics/say"}
     assert table.gated.upstream.started == []
     assert ada.member.rejected == 1
     ada.say(kind, payload, ())
-    await ada.answered(ada.request("ping"))
+    await ada.read_payload(ada.request("ping"))
     assert ada.member.rejected == 2
     table.close()
 
 
 async def test_accepts_kind_without_context(tmp_path: Path) -> None:
     table = NodeTopic(tmp_path)
-    ada = table.let_in("ada")
+    ada = table.add_participant("ada")
     asked = ada.call("s.look", kind="mcp/request:tools/call")
     (await table.gated.reached()).answer(**SEEN)
     assert (await ada.answer(asked))["kind"] == "mcp/response:tools/call:s.look"
@@ -236,18 +239,18 @@ async def test_accepts_kind_without_context(tmp_path: Path) -> None:
 
 async def test_rejects_reused_id(tmp_path: Path) -> None:
     table = NodeTopic(tmp_path)
-    ada, eve = table.let_in("ada"), table.let_in("eve")
+    ada, eve = table.add_participant("ada"), table.add_participant("eve")
     asked = ada.request("ping", id="the-one")
     answer = await ada.answer(asked)
     for taken in ("the-one", answer["id"]):
         eve.call("s.look", id=taken)
         eve.propose("s.write_file", id=taken)
-    await eve.answered(eve.request("ping"))
+    await eve.read_payload(eve.request("ping"))
     assert eve.member.rejected == 4
     assert {row["verb"] for row in table.journal.entries} == {"topics/say"}
-    assert len(ada.about("the-one")) == 1
+    assert len(ada.list_responses("the-one")) == 1
     # It is told, but not by anything that could be taken for an answer to ada.
-    words = [one["payload"]["text"] for one in eve.of("chat")]
+    words = [one["payload"]["text"] for one in eve.list_messages("chat")]
     assert len(words) == 4
     assert all("needs a new id" in text for text in words)
     table.close()
@@ -255,31 +258,31 @@ async def test_rejects_reused_id(tmp_path: Path) -> None:
 
 async def test_only_sender_can_cancel(tmp_path: Path) -> None:
     table = NodeTopic(tmp_path)
-    ada, eve = table.let_in("ada"), table.let_in("eve")
+    ada, eve = table.add_participant("ada"), table.add_participant("eve")
     asked = ada.call("s.look", rpc=7)
     exchange = await table.gated.reached()
     cancelled = {"jsonrpc": "2.0", "method": "notifications/cancelled"}
     for guest, id in ((eve, 7), (ada, 8), (ada, "7")):
         payload = {**cancelled, "params": {"requestId": id}}
         guest.say("mcp/request:notifications/cancelled", payload)
-    await eve.answered(eve.request("ping"))
+    await eve.read_payload(eve.request("ping"))
     assert exchange.is_open
     ada.say("mcp/request:notifications/cancelled", {**cancelled, "params": {"requestId": 7}})
-    await ada.answered(ada.request("ping"))
+    await ada.read_payload(ada.request("ping"))
     assert exchange.abandoned == ["ada cancelled the request."]
-    assert ada.about(asked) == []
+    assert ada.list_responses(asked) == []
     table.close()
 
 
 async def test_disconnect_cancels_requests(tmp_path: Path) -> None:
     table = NodeTopic(tmp_path)
-    ada, bob = table.let_in("ada"), table.let_in("bob")
+    ada, bob = table.add_participant("ada"), table.add_participant("bob")
     ada.call("s.look")
     of_ada = await table.gated.reached(1)
     bob.call("s.look")
     of_bob = await table.gated.reached(2)
     table.gateway.leave(ada.member)
-    await bob.answered(bob.request("ping", rpc=2))
+    await bob.read_payload(bob.request("ping", rpc=2))
     assert of_ada.abandoned == ["ada left the topic."]
     assert of_bob.is_open
     table.seat.close()
@@ -291,27 +294,27 @@ async def test_disconnect_cancels_requests(tmp_path: Path) -> None:
 
 async def test_new_connection_receives_response(tmp_path: Path) -> None:
     table = NodeTopic(tmp_path)
-    older = table.let_in("ada")
+    older = table.add_participant("ada")
     asked = older.call("s.look")
     exchange = await table.gated.reached()
-    newer = table.let_in("ada")
+    newer = table.add_participant("ada")
     # A program that was started anew counts from the beginning.
     again = newer.call("s.look")
     second = await table.gated.reached(2)
     exchange.answer(**SEEN)
-    assert (await newer.answered(asked))["result"] == SEEN
+    assert (await newer.read_payload(asked))["result"] == SEEN
     second.answer(content=[])
-    assert (await newer.answered(again))["result"] == {"content": []}
+    assert (await newer.read_payload(again))["result"] == {"content": []}
     table.close()
 
 
 async def test_limits_requests_per_participant(tmp_path: Path) -> None:
     table = NodeTopic(tmp_path)
-    ada, bob = table.let_in("ada"), table.let_in("bob")
+    ada, bob = table.add_participant("ada"), table.add_participant("bob")
     table.gated.pipeline.admission.concurrent_calls = 1_000
     for number in range(MAX_PENDING_REQUESTS):
         ada.call("s.look", rpc=number)
-    more = await ada.answered(ada.call("s.look", rpc=MAX_PENDING_REQUESTS))
+    more = await ada.read_payload(ada.call("s.look", rpc=MAX_PENDING_REQUESTS))
     assert more["error"]["code"] == TOO_BUSY.code
     assert len(table.gated.upstream.started) == MAX_PENDING_REQUESTS
     bob.call("s.look")
@@ -321,7 +324,7 @@ async def test_limits_requests_per_participant(tmp_path: Path) -> None:
 
 async def test_progress_reaches_requester(tmp_path: Path) -> None:
     table = NodeTopic(tmp_path)
-    ada = table.let_in("ada")
+    ada = table.add_participant("ada")
     params = {"name": "s.look", "arguments": {}, "_meta": {"progressToken": "p"}}
     asked = ada.request("tools/call", params)
     exchange = await table.gated.reached()
@@ -337,11 +340,11 @@ async def test_progress_reaches_requester(tmp_path: Path) -> None:
 
 async def test_too_long_response_becomes_error(tmp_path: Path) -> None:
     table = NodeTopic(tmp_path)
-    ada = table.let_in("ada")
+    ada = table.add_participant("ada")
     asked = ada.call("s.look")
     text = "x" * MAX_ENVELOPE_BYTES
     (await table.gated.reached()).answer(content=[{"type": "text", "text": text}])
-    payload = await ada.answered(asked)
+    payload = await ada.read_payload(asked)
     assert payload["error"]["code"] == PAYLOAD_TOO_LARGE.code
     assert "it was executed" in payload["error"]["message"]
     table.close()
@@ -349,14 +352,14 @@ async def test_too_long_response_becomes_error(tmp_path: Path) -> None:
 
 async def test_pending_request_can_be_collected_after_approval(tmp_path: Path) -> None:
     table = NodeTopic(tmp_path, rules=[RuleConfig("look first", "confirm", tools=["s.write_file"])])
-    ada = table.let_in("ada")
-    held = (await ada.answered(ada.call("s.write_file", {"path": "a"})))["result"]
+    ada = table.add_participant("ada")
+    held = (await ada.read_payload(ada.call("s.write_file", {"path": "a"})))["result"]
     assert held["structuredContent"]["status"] == "confirmation_required"
     approval = table.gated.approvals.find(held["structuredContent"]["confirmation_id"])
     assert approval is not None
     assert approval.proposal is None
     await table.gated.confirm(approval)
-    collected = await ada.answered(ada.call("s.write_file", {"path": "a"}, rpc=2))
+    collected = await ada.read_payload(ada.call("s.write_file", {"path": "a"}, rpc=2))
     assert collected["result"]["content"][0] == {"type": "text", "text": "wiped"}
     assert len(table.gated.upstream.started) == 1
     table.close()
@@ -374,12 +377,12 @@ async def test_keeps_ids_arguments_and_results(
     rpc: int | str, arguments: dict[str, Any], text: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     table = NodeTopic(tmp_path_factory.mktemp("table"))
-    ada = table.let_in("ada")
+    ada = table.add_participant("ada")
     asked = ada.call("s.look", arguments, rpc=rpc)
     exchange = await table.gated.reached()
     assert json.loads(bytes(exchange.call.arguments)) == arguments
     exchange.answer(content=[{"type": "text", "text": text}])
-    answer = await ada.answered(asked)
+    answer = await ada.read_payload(asked)
     assert answer["id"] == rpc
     assert type(answer["id"]) is type(rpc)
     assert answer["result"] == {"content": [{"type": "text", "text": text}]}

@@ -11,24 +11,24 @@ from tests.topics.node.node_topic import NodeTopic
 
 async def test_call_uses_identity_at_time_of_message(tmp_path: Path) -> None:
     table = NodeTopic(tmp_path)
-    boss = table.let_in("boss", name="eve")
-    await table.quiet()
+    boss = table.add_participant("boss", name="eve")
+    await table.run_until_idle()
     # All in one turn: eve asks and leaves, and ada comes in under the same id.
     boss.call("s.look")
     table.gateway.leave(boss.member)
-    table.let_in("boss", name="ada")
-    await table.quiet()
-    assert {row["caller"] for row in table.rows("tools/call")} == {"eve"}
+    table.add_participant("boss", name="ada")
+    await table.run_until_idle()
+    assert {row["caller"] for row in table.list_entries("tools/call")} == {"eve"}
     table.close()
 
 
 async def test_proposal_uses_identity_at_time_of_message(tmp_path: Path) -> None:
     table = NodeTopic(tmp_path)
-    boss = table.let_in("boss", name="eve")
-    await table.quiet()
+    boss = table.add_participant("boss", name="eve")
+    await table.run_until_idle()
     proposal = boss.propose("s.write_file")
     table.gateway.leave(boss.member)
-    other = table.let_in("boss", name="ada")
+    other = table.add_participant("boss", name="ada")
     await other.chat(proposal)
     [approval] = table.gated.approvals.pending()
     assert approval.caller.name == "eve"
@@ -38,11 +38,11 @@ async def test_proposal_uses_identity_at_time_of_message(tmp_path: Path) -> None
 @pytest.mark.parametrize("name", ["ada", "eve"])
 async def test_ignores_messages_of_removed_participant(name: str, tmp_path: Path) -> None:
     table = NodeTopic(tmp_path)
-    boss = table.let_in("boss", name="eve")
-    await table.quiet()
+    boss = table.add_participant("boss", name="eve")
+    await table.run_until_idle()
     boss.call("s.look")
     del table.room.members["boss"]
-    table.let_in("boss", name=name)
-    await table.quiet()
+    table.add_participant("boss", name=name)
+    await table.run_until_idle()
     assert table.gated.upstream.started == []
     table.close()

@@ -28,7 +28,7 @@ async def test_only_signed_in_operator_sees_codes(tmp_path: Path) -> None:
     node = office.node
     await node.begin()
     id = challenge_id(await node.report("drop_table users"))
-    await node.waiting("unblock")
+    await node.wait_for_approval("unblock")
     code = node.code(id)
     # Not with a token that may see approvals, not as the node's own user, not by a guess.
     answers = [
@@ -42,7 +42,7 @@ async def test_only_signed_in_operator_sees_codes(tmp_path: Path) -> None:
     ]
     assert all(status >= 400 for status, _ in answers)
     # What those may see who may see approvals has no code in it.
-    for path in ("/approvals/", f"/approvals/{(await node.waiting('unblock')).id}"):
+    for path in ("/approvals/", f"/approvals/{(await node.wait_for_approval('unblock')).id}"):
         status, told = await office.ask("GET", path, local=True)
         assert status == 200
         answers.append((status, told))
@@ -55,7 +55,7 @@ async def test_only_signed_in_operator_sees_codes(tmp_path: Path) -> None:
     [challenge] = shown["challenges"]
     assert (challenge["id"], challenge["code"]) == (id, code)
     assert shown["blocks"][0]["caller"] == "ada"
-    assert challenge["approval"] == (await node.waiting("unblock")).id
+    assert challenge["approval"] == (await node.wait_for_approval("unblock")).id
     node.close()
 
 
@@ -65,16 +65,16 @@ async def test_operator_renews_lost_code(tmp_path: Path) -> None:
     node = office.node
     await node.begin()
     id = challenge_id(await node.report("drop_table users"))
-    await node.waiting("unblock")
+    await node.wait_for_approval("unblock")
     session = await office.sign_in()
     status, made = await office.ask(
         "POST", "/approvals/codes", {"renew": id[:8]}, interlock_session=session
     )
     assert status == 200
     assert made["id"] != id
-    old = await node.refused("verify_challenge", challenge_id=id, code=node.code(id))
+    old = await node.get_builtin_error("verify_challenge", challenge_id=id, code=node.code(id))
     assert old.code == "TOKEN_INVALID"
-    response = await node.answered(
+    response = await node.read_builtin(
         "verify_challenge", challenge_id=made["id"], code=made["code"].lower()
     )
     assert response["unblocked"]
@@ -97,7 +97,7 @@ async def test_operator_requests_unblock_for_caller(tmp_path: Path) -> None:
     node = office.node
     await node.begin()
     await node.report("drop_table users")
-    await node.waiting("unblock")
+    await node.wait_for_approval("unblock")
     node.pass_time(400)
     session = await office.sign_in()
     _, shown = await office.ask("GET", "/approvals/codes", interlock_session=session)
@@ -108,9 +108,9 @@ async def test_operator_requests_unblock_for_caller(tmp_path: Path) -> None:
     assert status == 200
     record = node.approvals.find(made["approval"])
     assert record is not None
-    await node.decide(record)
+    await node.approve(record)
     assert len(node.loop.blocks) == 0
-    assert {"challenge_renewed", "unblocked"} <= set(node.words("ada"))
+    assert {"challenge_renewed", "unblocked"} <= set(node.list_outcomes("ada"))
     node.close()
 
 
