@@ -18,7 +18,7 @@ def whoami() -> int:
 
 
 @worker.tool()
-async def run_without_end() -> None:
+async def forever() -> None:
     """Run without end."""
     await worker.chat("I have begun.")
     await asyncio.Event().wait()
