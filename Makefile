@@ -1,4 +1,4 @@
-# Everything a person or a machine does here is a target of this file. `make` lists them.
+# The targets for development. `make` lists them.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 
@@ -7,16 +7,16 @@ BIN := $(VENV)/bin
 PYTHON ?=
 ARGS ?=
 FUZZ_SECONDS ?= 60
-# So many share the tests: more than the two processors of a small machine, because tests often wait.
+# The number of test processes. It exceeds the two processors of a small machine, because tests often wait.
 WORKERS ?= 5
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-# Where this is set, every one of the processes that tests start would compile all sources anew.
+# With this variable, each process that tests start would compile all sources again.
 unexport PYTHONDONTWRITEBYTECODE
 INSTALL := $(BIN)/python -m pip install --quiet --quiet --constraint constraints.txt
 REQUIREMENTS := pyproject.toml constraints.txt
 
-# A stamp per set of packages, so that a second run installs nothing.
+# One stamp file per set of packages, so that a second run installs nothing.
 RUNTIME := $(VENV)/.ready-runtime
 DEV := $(VENV)/.ready-dev
 BENCH := $(VENV)/.ready-bench
@@ -36,64 +36,64 @@ $(RUNTIME): $(REQUIREMENTS) | $(BIN)/python
 	@touch $@
 
 $(DEV): $(REQUIREMENTS) | $(BIN)/python
-	@echo "· installing interlock and what its tests need into $(VENV) (a minute, the first time)"
+	@echo "· installing interlock and the test dependencies into $(VENV) (about one minute)"
 	@$(INSTALL) --editable '.[dev]'
 	@touch $@ $(RUNTIME)
 
 $(BENCH): $(REQUIREMENTS) | $(BIN)/python
-	@echo "· installing interlock and what it is measured against into $(VENV)"
+	@echo "· installing interlock and the dependencies of the benchmarks into $(VENV)"
 	@$(INSTALL) --editable '.[dev,bench]'
 	@touch $@ $(DEV) $(RUNTIME)
 
 .PHONY: setup
-setup: $(DEV) ## create .venv with everything that development needs
+setup: $(DEV) ## create .venv with all dependencies for development
 
 .PHONY: serve
 serve: $(RUNTIME) ## start a node on 127.0.0.1 with the demo upstream (ARGS="..." is passed on)
 	@$(BIN)/interlock up --demo $(ARGS)
 
 .PHONY: test
-test: $(DEV) peers frameworks ## everything that must hold: lint, types, layers, tests, a short fuzz run, spec coverage
+test: $(DEV) peers frameworks ## run all checks: lint, types, layers, tests, a short fuzz run, spec coverage
 	@$(MAKE) --no-print-directory --jobs=2 lint compile-tests
 	@echo "· pytest"
-	@# A file by one of them, the longest first. All must name the cases alike, also those from sets.
+	@# One process runs a whole file, the longest files first. The hash seed gives all processes the same case names.
 	@PYTHONHASHSEED=0 $(BIN)/python -m pytest --quiet --hypothesis-profile=ci \
 		--numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=25 $(ARGS)
 	@$(MAKE) --no-print-directory fuzz-short
 	@echo "· spec coverage"
 	@$(BIN)/python -m tools.spec_coverage --check
 
-# Tests that start few programs, without the rest: an answer within three minutes.
+# Tests that start few programs. They take about three minutes.
 CHECKED := tests/aql tests/automation tests/channels tests/contracts tests/core tests/manifests \
 	tests/primitives tests/protocol tests/tools tests/topics tests/tree tests/trust
 
 .PHONY: check
-check: $(DEV) ## the fast part of test: lint, types, layers, and the tests that start few programs
+check: $(DEV) ## run the fast part of test: lint, types, layers, and the tests that start few programs
 	@$(MAKE) --no-print-directory lint
 	@echo "· pytest"
 	@PYTHONHASHSEED=0 $(BIN)/python -m pytest --quiet --hypothesis-profile=check \
 		--numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(CHECKED) $(ARGS)
 
-# Once, beside the type checker, which uses one processor: otherwise each worker compiles every test.
+# Compiles the tests once, in parallel to the type checker. Otherwise each worker compiles all tests.
 .PHONY: compile-tests
 compile-tests: $(DEV)
 	@$(BIN)/python -m pytest --collect-only --quiet --quiet >/dev/null 2>&1 || true
 
 .PHONY: peers
-peers: # real programs that pip does not carry; a test whose peer is absent skips
+peers: # install programs that are not in pip; tests without their program are skipped
 	@tools/install_peers.sh
 
 .PHONY: frameworks
-frameworks: # LLM frameworks that tests run as clients; where they cannot be had, those tests skip
+frameworks: # install LLM frameworks that tests run as clients; without them, those tests are skipped
 	@tools/install_frameworks.sh $(FRAMEWORKS) $(BIN)/python $(FRAMEWORK_REQUIREMENTS)
 
 .PHONY: test-without
-test-without: $(DEV) peers ## the tests of a build without a feature (FEATURE=topics)
+test-without: $(DEV) peers ## run the tests of a build without a feature (FEATURE=topics)
 	@$(BIN)/python -m tools.test_without $(FEATURE) -- --numprocesses $(WORKERS) --dist loadfile \
 		--no-loadscope-reorder $(ARGS)
 
 .PHONY: lint
-lint: $(DEV) ## ruff, mypy and the import layers
+lint: $(DEV) ## run ruff, mypy and the check of import layers
 	@echo "· ruff"
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --quiet --check . || { echo "run: make format" >&2; exit 1; }
@@ -103,23 +103,23 @@ lint: $(DEV) ## ruff, mypy and the import layers
 	@$(BIN)/lint-imports --no-logo
 
 .PHONY: format
-format: $(DEV) ## put the code into the house style
+format: $(DEV) ## format the code
 	@$(BIN)/ruff check --quiet --fix . ; $(BIN)/ruff format .
 
 .PHONY: soak-topics
-soak-topics: $(DEV) ## many come and go in topics for ten minutes (ARGS="--minutes 1")
+soak-topics: $(DEV) ## run joins and messages in topics for ten minutes (ARGS="--minutes 1")
 	@$(BIN)/python -m bench.topic_soak $(or $(ARGS),--minutes 10)
 
 .PHONY: bench
-bench: $(BENCH) peers ## measure against peers and limits in one interleaved run (ARGS="..." is passed on)
+bench: $(BENCH) peers ## compare the node with peers and limits in one interleaved run (ARGS="..." is passed on)
 	@$(BIN)/python -m bench $(ARGS)
 
 .PHONY: conformance
-conformance: $(DEV) peers ## the official MCP conformance suite: servers through nodes and across eras, a node as client
+conformance: $(DEV) peers ## run the official MCP conformance suite: servers through nodes and across protocol generations, a node as client
 	@CONF_ALL=1 $(BIN)/python -m pytest --quiet $(ARGS) tests/conformance
 
 .PHONY: aql-conformance
-aql-conformance: $(DEV) ## the conformance of a live node with MCP-AQL (ARGS="test --level 2" is what is run)
+aql-conformance: $(DEV) ## check the conformance of a live node with MCP-AQL (default: ARGS="test --level 2")
 	@$(BIN)/python -m tools.aql_conformance $(or $(ARGS),test --level 2)
 
 .PHONY: fuzz
@@ -133,23 +133,23 @@ fuzz-short: $(DEV)
 	else echo "· fuzz: skipped, atheris has no build for this Python or machine"; fi
 
 .PHONY: coverage-spec
-coverage-spec: $(DEV) ## what of the specs is proven by a test; rewrites docs/spec-coverage.md
+coverage-spec: $(DEV) ## list the requirements that tests prove; rewrites docs/spec-coverage.md
 	@$(BIN)/python -m tools.spec_coverage $(ARGS)
 
 .PHONY: spec-mutations
-spec-mutations: $(DEV) peers ## break each clause of the MUSTs once; its tests must fail (ARGS="--item AX-5 --jobs 2")
+spec-mutations: $(DEV) peers ## break each clause of the MUSTs once and check that its tests fail (ARGS="--item AX-5 --jobs 2")
 	@$(BIN)/python -m tools.spec_mutations $(ARGS)
 
 .PHONY: constraints
-constraints: ## refresh constraints.txt: the newest versions that pyproject.toml allows
+constraints: ## update constraints.txt to the newest versions that pyproject.toml allows
 	@rm -rf $(VENV)-fresh && tools/create_venv.sh $(VENV)-fresh $(PYTHON)
 	@$(VENV)-fresh/bin/python -m pip install --quiet --quiet --editable '.[dev,bench,embeddings]'
 	@sed -n '/^#/p' constraints.txt > $(VENV)-fresh/constraints.txt
 	@$(VENV)-fresh/bin/python -m pip freeze --exclude-editable >> $(VENV)-fresh/constraints.txt
 	@mv $(VENV)-fresh/constraints.txt constraints.txt && rm -rf $(VENV)-fresh
-	@echo "· constraints.txt is fresh; run: make test"
+	@echo "· constraints.txt is updated; run: make test"
 
 .PHONY: clean
-clean: ## remove .venv and every cache
+clean: ## remove .venv and all caches
 	@rm -rf $(VENV) $(VENV)-fresh $(FRAMEWORKS) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	@find src tests tools bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

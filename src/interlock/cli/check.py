@@ -77,7 +77,7 @@ def check(
 def _independent_problems(error: ConfigError, source: config_source.ConfigSource) -> list[Problem]:
     """Find problems in the readable parts of an invalid config that `error` does not cause.
 
-    Warnings are left out, because an unreadable part would cause false ones.
+    Warnings are omitted, because an unreadable part would cause false ones.
     """
     from interlock.core.config import ConfigError
     from interlock.core.config.load import peek_config

@@ -100,7 +100,7 @@ def log_access(row: dict[str, Any]) -> None:
 
 
 class SecretHandle(Struct, frozen=True):
-    """A secret of an inventory, or one that it could list."""
+    """A secret of an inventory, or a secret of the same form that a program defines."""
 
     entry: SecretEntry
     vault: SecretVault | None = None

@@ -149,7 +149,7 @@ class NodeClient:
     async def list_tools(self) -> list[Raw]:
         """Return the definition of every tool, with its canonical name.
 
-        The counter tools of aggregators are left out: `status` has their numbers.
+        The counter tools of aggregators are excluded: `status` has their numbers.
         """
         definitions = await list_tools(self._upstream_client, timeout=_LIST_TIMEOUT_SECONDS)
         return [raw for raw in definitions if not _is_counter(raw)]

@@ -107,7 +107,7 @@ class TreeNode(msgspec.Struct, kw_only=True):
     under_way: Count = 0
     children: list[TreeNode] = []
     left_out: Count = 0
-    """The number of children that were left out because of limits."""
+    """The number of children that were omitted because of limits."""
 
     @property
     def has_problem(self) -> bool:

@@ -156,7 +156,7 @@ _NOT_SENT_OBJECTS: Final = _split_words("draft drafts schema label labels folder
 _CREATING_VERBS: Final = _split_words("""
     create add make new place compose process initiate complete confirm start begin issue finish
     request handle do submit schedule capture commit""")
-"""Verbs whose object says what is done (`process_refund`)."""
+"""Verbs whose object determines the effect (`process_refund`)."""
 _OVERWRITING_VERBS: Final = _split_words("write save put replace store dump")
 _CONTENT_OBJECTS: Final = _split_words("file files object blob content contents")
 _LANGUAGES: Final = _split_words("""

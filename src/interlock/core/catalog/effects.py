@@ -38,7 +38,7 @@ LEVELS: Final = {level.label: level for level in EffectLevel}
 
 
 class Annotations(msgspec.Struct, frozen=True, rename="camel", gc=False):
-    """The hints of an MCP tool. None: not given."""
+    """The hints of an MCP tool. None: not declared."""
 
     read_only_hint: bool | None = None
     destructive_hint: bool | None = None

@@ -330,7 +330,8 @@ def _reset(writer: asyncio.StreamWriter) -> None:
 
 
 async def _relay(client: StreamPair, remote: StreamPair) -> None:
-    """Forward bytes in both directions until both sides have closed for writing or one is gone."""
+    """Forward bytes in both directions until both sides have closed for writing, or one has
+    disconnected."""
     progress = _RelayProgress()
     pumps = {
         asyncio.create_task(_pump(client[0], remote[1], progress)),

@@ -318,7 +318,7 @@ class ProposalTracker:
         """
         tracked_proposal = self.proposals.get(proposal_id)
         if tracked_proposal is None:
-            raise SendError(f"No proposal {proposal_id[:100]!r} was seen here.", UNKNOWN_APPROVAL)
+            raise SendError(f"There is no proposal {proposal_id[:100]!r} here.", UNKNOWN_APPROVAL)
         if reviewed is not None and _decision_key(reviewed) != _decision_key(tracked_proposal):
             raise SendError(
                 f"The proposal {proposal_id[:100]!r} has changed. Review it again.",

@@ -612,7 +612,7 @@ class ApprovalGate:
         child_calls: ChildPendingCalls,
     ) -> None:
         """Args:
-        authorizer: has the policy that holds calls.
+        authorizer: has the policy that requires approvals.
         page: returns the address of the approval page (`…/approvals`), if people can reach it.
         """
         self._inbox = inbox

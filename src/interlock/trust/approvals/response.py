@@ -76,7 +76,7 @@ def can_open_urls(client: Client) -> bool:
 
 
 OPERATORS_ENROLLED: Final = "operators_enrolled"
-"""A member of the pending result: False while no proof could count. Otherwise it is left out."""
+"""A member of the pending result: False while no proof could count. Otherwise it is omitted."""
 NO_OPERATORS_TEXT: Final = (
     " This node has no operators yet, so nobody can approve calls. Its user enrols first: "
     "`interlock keys new NAME`."

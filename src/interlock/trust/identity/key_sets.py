@@ -71,7 +71,7 @@ class KeySet:
         self._on_removed = on_removed
         self._keys: tuple[PublicKey, ...] = ()
         self._retired: dict[str, tuple[PublicKey, float]] = {}
-        """Keys that are no longer published, by thumbprint, and until when they count."""
+        """Keys that are no longer published, by thumbprint, with the end of their validity."""
         self._read_at: float | None = None
         self._tried_at: float | None = None
         self._requested_at: float | None = None

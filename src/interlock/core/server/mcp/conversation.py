@@ -338,7 +338,7 @@ class Conversation:
             InterlockError: the id is in use, or there are too many open requests.
         """
         if id in self._open_calls or id in self._subscriptions:
-            raise ProtocolError("A request with this id is already under way.", INVALID_REQUEST)
+            raise ProtocolError("A request with this id is already running.", INVALID_REQUEST)
         if len(self._open_calls) + len(self._subscriptions) >= self.max_open_requests:
             raise InterlockError(
                 TOO_BUSY, "Too many requests are running on this channel. Try again later."

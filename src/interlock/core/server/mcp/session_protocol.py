@@ -250,7 +250,7 @@ class SessionProtocol:
         message: Message,
     ) -> None:
         if id in session.calls:
-            raise ProtocolError("A request with this id is already under way.", INVALID_REQUEST)
+            raise ProtocolError("A request with this id is already running.", INVALID_REQUEST)
         call = self._call(request_headers, session, method, message)
         exchange.request_id = id
         exchange.session = session
