@@ -276,7 +276,7 @@ def test_fulfils_with_options() -> None:
                 await human.fulfil(event)
             await human.fulfil(human.proposals[event.id], force=True)
             assert done == [2, 1, 4]
-            with pytest.raises(SendError, match="was seen here"):
+            with pytest.raises(SendError, match="There is no proposal"):
                 await human.fulfil("nothing")
             # Another call is not what was proposed: that is not for `override`.
             event = await propose(5)
