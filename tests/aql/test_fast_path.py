@@ -168,7 +168,7 @@ def odds_call(params: bytes) -> Call:
          "definitions": {"any": {}}},
         {"type": "no type", "required": ["ratio"]},
     ],
-    ids=["usual", "asks for more", "says nothing", "unusable"],
+    ids=["common", "extra options", "empty", "invalid"],
 )  # fmt: skip
 def test_open_schema_still_checks_names_and_numbers(
     params: bytes, short: bool, more: dict[str, Any]

@@ -21,7 +21,7 @@ SHARED = {"ops": TopicConfig(participants=[ParticipantConfig(callers=["*"], id="
         (Caller("a", kind="jwt"), False),
         (Caller("a", kind="token", can_call=False), False),
     ],
-    ids=["the same", "with other roles", "another", "known otherwise", "may not call"],
+    ids=["same caller", "other roles", "other caller", "other kind", "no call permission"],
 )
 def test_changed_caller_keeps_or_loses_membership(now: Caller, stays: bool) -> None:
     house = GatewayBench(SHARED)

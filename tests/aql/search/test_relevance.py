@@ -32,7 +32,7 @@ def test_ranks_by_success_at_equal_similarity() -> None:
 @pytest.mark.parametrize(
     "weights",
     [SearchWeights(1.0, 0.5, 0.0, 0.0), SearchWeights(1.0, 0.0, 0.5, 0.0)],
-    ids=["often", "lately"],
+    ids=["frequency", "recency"],
 )
 def test_ranks_by_frequency_and_recency(weights: SearchWeights) -> None:
     clock = ManualClock()

@@ -76,7 +76,7 @@ def test_response_matches_request() -> None:
         ("b", make_response(b'"42"')),
         ("c", make_response()),
     ],
-    ids=["context", "no-context", "method", "id", "id-as-text", "somebody-else"],
+    ids=["context", "no-context", "method", "id", "id-as-text", "other-sender"],
 )
 def test_mismatched_response_does_not_match(sender: str, answer: Response) -> None:
     threads = MessageThreads()
