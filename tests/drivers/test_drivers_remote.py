@@ -106,7 +106,8 @@ def test_secret_header_is_in_no_log_journal_or_file(
 
     async def told_of_failure(node: Any) -> str:
         caught = await node.refused("shop.look")
-        return f"{caught.message} {caught.data}"
+        raw_data = bytes(getattr(caught, "raw_data", None) or b"")
+        return f"{caught.message} {caught.data} {raw_data!r}"
 
     run(body)
     # The server itself was shown it, with every request.

@@ -121,6 +121,7 @@ def test_values_are_neither_cached_nor_printed(
         assert VALUE not in shown
         assert NEWER not in shown
     assert VALUE not in repr(vars(vault))
+    assert NEWER not in repr(vars(vault))
 
 
 def test_empty_value_is_missing(backend_and_change: Made) -> None:

@@ -61,6 +61,7 @@ def test_revision_sets_contain_known_revisions() -> None:
     assert {"2025-11-25", "2026-07-28"} == mcp.ARGUMENT_ERROR_RESULT_REVISIONS
 
 
+@pytest.mark.spec("ST-4.5.4-1")
 @pytest.mark.parametrize("revision", mcp.SESSION_REVISIONS)
 def test_returns_known_session_revision(revision: str) -> None:
     assert negotiate_revision(revision) == revision
