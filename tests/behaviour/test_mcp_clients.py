@@ -302,7 +302,7 @@ def test_unchanged_list_is_requested_once(start_node: Any, mode: str) -> None:
             assert len((await client.list_tools()).tools) == len(node.shop.tools)
 
     with_client(node, mode, body)
-    assert len(node.shop.heard_of("tools/list")) == 1
+    assert len(node.shop.find_received("tools/list")) == 1
 
 
 # -- cancelling
@@ -321,7 +321,7 @@ async def test_cancellation_reaches_upstream(start_node: Any, mode: str, era: st
         with pytest.raises(asyncio.CancelledError):
             await call
         if era == "session":
-            heard = lambda: shop.heard_of("notifications/cancelled", requestId=held)  # noqa: E731
+            heard = lambda: shop.find_received("notifications/cancelled", requestId=held)  # noqa: E731
         else:
             heard = lambda: held in shop.hung_up  # type: ignore[assignment, return-value]  # noqa: E731
         await asyncio.to_thread(shop.wait_for, heard, "the cancellation")
@@ -400,7 +400,7 @@ def test_caller_token_is_not_forwarded(start_node: Any) -> None:
     node.wait(node.node.apply(node.config(servers={"shop": guarded})))
     node.wait(node.node.until_settled(10))
     token = ("Authorization", "Bearer clerks-own")
-    shop.heard.clear()
+    shop.received.clear()
     shop.headers.clear()
     assert node.once(node.call("echo", {"text": "x"}, 1, token)).status == 200
     assert node.once(node.session("2025-11-25", token).call("echo", {"text": "x"})).status == 200
@@ -408,4 +408,4 @@ def test_caller_token_is_not_forwarded(start_node: Any) -> None:
     for headers in shop.headers:
         assert headers["authorization"] == "Bearer for-the-shop"
         assert not any("clerks-own" in value for value in headers.values())
-    assert "clerks-own" not in str(shop.heard)
+    assert "clerks-own" not in str(shop.received)

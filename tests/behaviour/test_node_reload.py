@@ -36,7 +36,7 @@ def test_server_is_added_and_removed_while_running(start_node: Any) -> None:
     only = {"shop": everything["shop"]}
     apply(node, servers=only)
     assert names(node) == {"shop"}
-    lists = len(shop.heard_of("tools/list"))
+    lists = len(shop.find_received("tools/list"))
     with node.connect() as wire:
         change = apply(node, servers=everything)
         assert change.added == ("other",)
@@ -49,7 +49,7 @@ def test_server_is_added_and_removed_while_running(start_node: Any) -> None:
         answer = wire.request(data)
         assert answer.error["data"]["error"] == "unknown_tool"
     # The one that stayed was not asked again.
-    assert len(shop.heard_of("tools/list")) == lists
+    assert len(shop.find_received("tools/list")) == lists
 
 
 def test_server_with_unreachable_new_address_is_not_listed(start_node: Any) -> None:
@@ -95,7 +95,7 @@ def test_reloaded_timeout_applies(start_node: Any) -> None:
     assert answer.status == 200
     assert answer.error["data"]["error"] == "deadline_exceeded"
     held = node.shop.wait_for_hold("too long")
-    node.shop.wait_for(lambda: node.shop.heard_of("notifications/cancelled", requestId=held))
+    node.shop.wait_for(lambda: node.shop.find_received("notifications/cancelled", requestId=held))
 
 
 def test_concurrency_limit_applies(start_node: Any) -> None:

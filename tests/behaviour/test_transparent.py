@@ -164,7 +164,7 @@ def stateless_call(node: NodeThread, name: str, **more: Any) -> bytes:
 def test_unknown_name_creates_no_approval(start_node: Any) -> None:
     node, shop = transparent_shop(start_node)
     session = node.session()
-    listed = len(shop.heard_of("tools/list"))
+    listed = len(shop.find_received("tools/list"))
     for name in ("nope", "Echo", "delete_everything", "shop.nope", "x" * 300):
         for data in (
             stateless_call(node, name),
@@ -172,12 +172,12 @@ def test_unknown_name_creates_no_approval(start_node: Any) -> None:
         ):
             answer = node.once(data)
             assert answer.error["code"] == -32602, name
-    assert shop.heard_of("tools/call") == []
+    assert shop.find_received("tools/call") == []
     approving = node.node.trust.approving
     assert approving is not None
     assert approving.approvals.recent() == []
     # Listed once more for the first of them; the rest came a moment later, or were slow.
-    assert len(shop.heard_of("tools/list")) > listed
+    assert len(shop.find_received("tools/list")) > listed
 
 
 @pytest.mark.parametrize("era", ["session", "stateless"])
@@ -255,11 +255,11 @@ def test_extension_requests_pass_with_params_and_errors(start_node: Any, era: st
     answer = node.once(session.request("prompts/get", {"name": "nope"}))
     assert (answer.status, answer.error["code"]) == (200, -32601)
     # What would speak for every caller does not pass.
-    before = len(shop.heard)
+    before = len(shop.received)
     for method in ("initialize", "notifications/cancelled", "subscriptions/listen"):
         answer = node.once(session.request(method, {"requestId": 1}))
         assert "error" in answer.json or method == "initialize"
-    assert len(shop.heard) == before
+    assert len(shop.received) == before
 
 
 @pytest.mark.parametrize("era", ["session", "stateless"])

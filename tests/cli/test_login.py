@@ -160,7 +160,7 @@ async def test_login_reuses_client_and_port(world: CommandLine) -> None:
     async with open_terminal(world) as (person, authority, _server):
         for _ in range(2):
             assert await person.login("jira", "--no-browser") == 0, person.output
-        assert len(authority.to("/register")) == 1
+        assert len(authority.requests_to("/register")) == 1
 
 
 async def test_login_prints_rejection_as_sentence(world: CommandLine) -> None:

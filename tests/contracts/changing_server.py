@@ -64,14 +64,14 @@ class ChangingServer:
 
     def offers(self, *tools: dict[str, Any]) -> None:
         """The upstream lists these from now on, and the node has looked at them."""
-        lists = len(self.shop.heard_of("tools/list"))
+        lists = len(self.shop.find_received("tools/list"))
 
         def change() -> None:
             self.shop.tools = list(tools)
             self.shop.announce()
 
         self.running.do(change)
-        self.shop.wait_for(lambda: len(self.shop.heard_of("tools/list")) > lists, "a new list")
+        self.shop.wait_for(lambda: len(self.shop.find_received("tools/list")) > lists, "a new list")
         names = {f"shop.{one['name']}" for one in tools}
         self.running.until(
             lambda: (

@@ -103,10 +103,10 @@ class ScriptedUpstream:
         self.timeout = timeout
         self.started: list[ScriptedRequest] = []
         self.refuse_with: Exception | None = None
-        self.waited: list[float] = []
+        self.wait_seconds: list[float] = []
         self.capabilities: dict[str, Any] = {}
         self.levels: list[str] = []
-        self.watches: list[str] = []
+        self.subscribed_uris: list[str] = []
         self.comes_back: Callable[[float], Awaitable[bool]] = self._at_once
 
     def start(self, call: Call, back: ResponseHandler) -> UpstreamRequest:
@@ -123,13 +123,13 @@ class ScriptedUpstream:
         return None
 
     async def subscribe(self, uri: str, call: Call | None) -> None:
-        self.watches.append(uri)
+        self.subscribed_uris.append(uri)
 
     async def unsubscribe(self, uri: str, call: Call | None) -> None:
-        self.watches.remove(uri)
+        self.subscribed_uris.remove(uri)
 
     async def wait_until_ready(self, seconds: float) -> bool:
-        self.waited.append(seconds)
+        self.wait_seconds.append(seconds)
         return await self.comes_back(seconds)
 
     @staticmethod

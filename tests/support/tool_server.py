@@ -52,7 +52,7 @@ class ToolServer:
         self.tools: list[Message] = list(TOOLS)
         self.info = {"name": "workshop", "version": "7"}
         self.instructions = "Mind the tools."
-        self.heard: list[Message] = []
+        self.received: list[Message] = []
         """Every message that came, in order."""
         self.headers: list[dict[str, str]] = []
         self.hung_up: list[Any] = []
@@ -78,19 +78,19 @@ class ToolServer:
                 value = result()
                 return bool(value)
 
-            assert self.changed.wait_for(look, HANG_TIMEOUT), f"{what}: {self.heard[-5:]}"
+            assert self.changed.wait_for(look, HANG_TIMEOUT), f"{what}: {self.received[-5:]}"
             return value
 
-    def heard_of(self, method: str, **params: Any) -> list[Message]:
+    def find_received(self, method: str, **params: Any) -> list[Message]:
         return [
             message
-            for message in self.heard
+            for message in self.received
             if message.get("method") == method
             and params.items() <= (message.get("params") or {}).items()
         ]
 
     def calls(self, name: str) -> list[Message]:
-        return self.heard_of("tools/call", name=name)
+        return self.find_received("tools/call", name=name)
 
     def wait_for_hold(self, text: str) -> Any:
         """Return the id of a pending call of `hold`."""
@@ -167,7 +167,7 @@ class ToolServer:
             message = json.loads(body)
             reply = _Reply(writer, message)
             with self.changed:
-                self.heard.append(message)
+                self.received.append(message)
                 self.headers.append(headers)
                 self._take(message, reply)
                 self.changed.notify_all()

@@ -239,7 +239,7 @@ def test_unreadable_resource_is_left_out_of_subscriptions() -> None:
         harness.pipeline.subscriptions.subscribe_all(Follower(), call, ["file:///a", "file:///b"])
     )
     assert followed == ["file:///a"]
-    assert harness.upstreams["s"].watches == ["file:///a"]
+    assert harness.upstreams["s"].subscribed_uris == ["file:///a"]
 
 
 def test_cached_authorization_does_not_apply_to_other_callers() -> None:

@@ -176,7 +176,7 @@ def test_first_call_waits_for_issuer_keys(tmp_path: Path, protocol: str) -> None
 def test_first_call_waits_for_introspection(tmp_path: Path, protocol: str) -> None:
     async def scene(world: World) -> None:
         assert await world.echo(protocol, "opaque") == f"by {protocol}"
-        assert len(world.authority.to("/introspect")) == 1
+        assert len(world.authority.requests_to("/introspect")) == 1
 
     world = play(tmp_path, scene)
     assert world.callers() == {"app:robot"}
@@ -207,13 +207,13 @@ async def test_first_call_without_handshake_waits_for_keys(tmp_path: Path) -> No
             "Mcp-Name": "up.echo",
             "Accept": "application/json, text/event-stream",
         }
-        asked = len(world.authority.to("/jwks"))
+        asked = len(world.authority.requests_to("/jwks"))
         async with httpx2.AsyncClient(headers=headers, timeout=HANG_TIMEOUT) as http:
             answers = await asyncio.gather(
                 *(http.post(world.node.url or "", json=body) for _ in range(8))
             )
         assert [response.status_code for response in answers] == [200] * 8
-        assert len(world.authority.to("/jwks")) == asked + 1
+        assert len(world.authority.requests_to("/jwks")) == asked + 1
         # What cannot be said stays a refusal, and the issuer is left in peace.
         headers["Authorization"] = (
             f"Bearer {Signer(kid='unknown').token(iss=world.authority.issuer)}"
@@ -222,7 +222,7 @@ async def test_first_call_without_handshake_waits_for_keys(tmp_path: Path) -> No
             for _ in range(3):
                 answer = await http.post(world.node.url or "", json=body)
                 assert answer.status_code == 401
-        assert len(world.authority.to("/jwks")) <= asked + 2
+        assert len(world.authority.requests_to("/jwks")) <= asked + 2
 
 
 async def test_other_paths_wait_for_keys(tmp_path: Path) -> None:

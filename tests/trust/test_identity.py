@@ -349,12 +349,12 @@ async def test_accepts_signed_and_opaque_tokens(tmp_path: Path) -> None:
         assert (await resolve_caller(shows(signed))).name == "corp:somebody"
         assert (await resolve_caller(shows("opaque"))).name == "app:robot"
         # Known by now: nobody is asked, nothing waits.
-        asked = len(authority.asked)
+        asked = len(authority.requests)
         assert shows(signed)().name == "corp:somebody"
         assert shows("opaque")().name == "app:robot"
         with pytest.raises(InterlockError, match="no introspection server accepts"):
             await resolve_caller(shows("made-up"))
-        assert len(authority.asked) == asked + 1
+        assert len(authority.requests) == asked + 1
         # A token of an issuer that nobody here knows is asked about, and refused.
         with pytest.raises(InterlockError, match="no introspection server accepts"):
             await resolve_caller(shows(signer.token()))
@@ -375,11 +375,11 @@ async def test_unknown_signature_without_key_id_refreshes_keys(tmp_path: Path) -
         clock.now += UNKNOWN_KEY_PAUSE_SECONDS
         assert (await resolve_caller(shows(signer))).name == "corp:somebody"
         # Strangers have the keys read once in a while only.
-        asked = len(authority.asked)
+        asked = len(authority.requests)
         for _ in range(3):
             with pytest.raises(InterlockError, match="signature"):
                 await resolve_caller(shows(Signer()))
-        assert len(authority.asked) == asked
+        assert len(authority.requests) == asked
 
 
 @pytest.mark.spec("ST-4.8.5-3")
@@ -392,7 +392,7 @@ async def test_keys_are_fetched_before_first_token(tmp_path: Path) -> None:
             credentials = Credentials("192.0.2.7", token)
             assert (await resolve_caller(lambda c=credentials: identity.authenticator(c))).name
             signer.rotate(kid)
-        assert len(authority.to("/jwks")) <= 2
+        assert len(authority.requests_to("/jwks")) <= 2
 
 
 async def test_unavailable_issuer_is_reported_as_problem(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ async def open_desk() -> AsyncIterator[IntrospectionHarness]:
 async def test_introspection_sends_client_credentials() -> None:
     async with open_desk() as harness:
         assert await harness.ask("an opaque&token=x") == {"active": True, "sub": "somebody"}
-        (asked,) = harness.authority.asked
+        (asked,) = harness.authority.requests
         assert asked.form["token"] == "an opaque&token=x"
         assert SECRET not in repr(harness.ask)
 

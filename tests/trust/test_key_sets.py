@@ -53,7 +53,7 @@ class KeySetHarness:
         self.lost += 1
 
     def asked(self) -> int:
-        return len(self.authority.to("/jwks"))
+        return len(self.authority.requests_to("/jwks"))
 
 
 @asynccontextmanager

@@ -186,7 +186,7 @@ def test_deleted_session_cancels_its_executions(node: NodeThread) -> None:
     node.shop.wait_for(
         lambda: (
             held in node.shop.hung_up
-            or node.shop.heard_of("notifications/cancelled", requestId=held)
+            or node.shop.find_received("notifications/cancelled", requestId=held)
         ),
         "the execution ends with its session",
     )
@@ -264,7 +264,7 @@ def test_cancels_call_in_view(node: NodeThread) -> None:
         node.shop.wait_for(
             lambda: (
                 held in node.shop.hung_up
-                or node.shop.heard_of("notifications/cancelled", requestId=held)
+                or node.shop.find_received("notifications/cancelled", requestId=held)
             ),
             "the upstream is told",
         )

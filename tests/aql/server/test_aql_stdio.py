@@ -119,7 +119,7 @@ def test_disconnect_cancels_executions(node: NodeThread) -> None:
     node.shop.wait_for(
         lambda: (
             held in node.shop.hung_up
-            or node.shop.heard_of("notifications/cancelled", requestId=held)
+            or node.shop.find_received("notifications/cancelled", requestId=held)
         ),
         "the execution ends with its session",
     )

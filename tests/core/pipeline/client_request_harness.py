@@ -61,14 +61,14 @@ class Question:
         self._answers = answers
 
     @property
-    def answer(self) -> Any:
+    def result(self) -> Any:
         """Return the result."""
         [answer] = self._answers
         assert not answer.is_error, answer.message
         return json.loads(answer.result)
 
     @property
-    def refusal(self) -> tuple[int, str]:
+    def rejection(self) -> tuple[int, str]:
         [response] = self._answers
         assert response.is_error
         return response.code, response.message
@@ -177,7 +177,7 @@ class ScriptedSession:
         self.on_close: list[Callable[[], None]] = []
         self.on_roots_changed: list[Callable[[], None]] = []
         self.reachable = True
-        self.asked: list[ClientRequest] = []
+        self.client_requests: list[ClientRequest] = []
         self.withdrawn: list[tuple[ClientRequest, str]] = []
         self.updates: list[str] = []
 
@@ -191,12 +191,12 @@ class ScriptedSession:
         if not self.reachable:
             return False
         ask.on_withdraw = lambda ask, reason: self.withdrawn.append((ask, reason))
-        self.asked.append(ask)
+        self.client_requests.append(ask)
         return True
 
     @property
     def last(self) -> ClientRequest:
-        return self.asked[-1]
+        return self.client_requests[-1]
 
     @property
     def last_params(self) -> Any:

@@ -44,7 +44,7 @@ def test_relays_client_request_and_response() -> None:
     client_request = harness.s.last.ask()
     assert session.last_params == FORM
     session.last.respond(as_json(YES))
-    assert client_request.answer == YES
+    assert client_request.result == YES
     harness.s.last.answer(content=[])
     assert harness.last_result == {"content": []}
     assert harness.list_outcomes() == [(ELICITATION, "answered"), ("tools/call", "ok")]
@@ -78,7 +78,7 @@ def test_relays_rejection_and_continues_call() -> None:
     begin(harness, session)
     client_request = harness.s.last.ask()
     session.last.reject(-1, "The user said no.")
-    assert client_request.refusal == (-1, "The user said no.")
+    assert client_request.rejection == (-1, "The user said no.")
     assert harness.under_way == 1
     assert harness.journal.entries[-1]["detail"] == "The user said no."
 
@@ -92,7 +92,7 @@ def test_sends_request_without_call_to_session() -> None:
     client_request = Question(make_client_request(ROOTS, responses), responses)
     harness.pipeline.on_request(client_request.ask, None, session)  # type: ignore[arg-type]
     session.last.respond(b'{"roots":[]}')
-    assert client_request.answer == {"roots": []}
+    assert client_request.result == {"roots": []}
     entry = harness.journal.entries[-1]
     assert (entry["caller"], entry["upstream"], entry["name"]) == ("operator", "s", "")
 
@@ -111,7 +111,7 @@ def test_rejects_request_for_unreachable_client() -> None:
     harness, session = ClientRequestHarness(), ScriptedSession()
     session.reachable = False
     begin(harness, session)
-    assert harness.s.last.ask().refusal[0] == -32603
+    assert harness.s.last.ask().rejection[0] == -32603
     harness.s.last.answer(content=[])
     assert harness.last_result == {"content": []}
     assert harness.journal.outcomes == ["refused", "ok"]
@@ -120,10 +120,10 @@ def test_rejects_request_for_unreachable_client() -> None:
 def test_rejects_unsupported_request_and_continues_call() -> None:
     harness, session = ClientRequestHarness(), ScriptedSession({})
     begin(harness, session)
-    code, message = harness.s.last.ask(SAMPLING).refusal
+    code, message = harness.s.last.ask(SAMPLING).rejection
     assert code == -32601
     assert "sampling" in message
-    assert session.asked == []
+    assert session.client_requests == []
     harness.s.last.answer(content=[])
     assert harness.last_result == {"content": []}
 
@@ -138,7 +138,7 @@ def test_failing_journal_does_not_block_response(monkeypatch: pytest.MonkeyPatch
     client_request = harness.s.last.ask()
     monkeypatch.setattr(harness.audit, "record_client_request", full)
     session.last.respond(as_json(YES))
-    assert client_request.answer == YES
+    assert client_request.result == YES
 
 
 def test_limits_journal_entries_of_client_requests() -> None:
@@ -170,10 +170,10 @@ def test_pauses_timeout_until_every_request_is_answered() -> None:
     begin(harness, session)
     harness.s.last.ask()
     harness.s.last.ask(ROOTS)
-    session.asked[0].respond(as_json(YES))
+    session.client_requests[0].respond(as_json(YES))
     harness.clock.advance(100)
     assert harness.under_way == 1
-    session.asked[1].respond(b'{"roots":[]}')
+    session.client_requests[1].respond(b'{"roots":[]}')
     harness.clock.advance(10.2)
     assert harness.last_error.failure is DEADLINE_EXCEEDED
 
@@ -243,7 +243,7 @@ def test_relays_response_after_end_of_call() -> None:
     exchange.questions.clear()
     exchange.answer(content=[])
     session.last.respond(b'{"roots":[]}')
-    assert client_request.answer == {"roots": []}
+    assert client_request.result == {"roots": []}
     assert len(harness.done) == 1
 
 
@@ -264,6 +264,6 @@ def test_limits_client_requests_of_call() -> None:
         harness.s.last.ask()
         session.last.respond(as_json(YES))
     client_request = harness.s.last.ask()
-    assert client_request.refusal is not None
-    assert "client requests in one call" in client_request.refusal[1]
+    assert client_request.rejection is not None
+    assert "client requests in one call" in client_request.rejection[1]
     assert harness.under_way == 1

@@ -216,7 +216,7 @@ def test_limits_wait_for_upstream(timeout: float, patience: float) -> None:
         upstream.last.answer(content=[])
 
     node = run(body, timeout=timeout)
-    assert node.upstreams["s"].waited == [pytest.approx(patience)]
+    assert node.upstreams["s"].wait_seconds == [pytest.approx(patience)]
 
 
 def test_sends_nothing_after_deadline() -> None:
@@ -227,7 +227,7 @@ def test_sends_nothing_after_deadline() -> None:
         upstream.last.lose(sent=False)
         await run_ready_tasks()
         assert len(upstream.started) == 1
-        assert upstream.waited == []
+        assert upstream.wait_seconds == []
 
     assert run(body).journal.outcomes == ["upstream_unavailable"]
 
@@ -273,7 +273,7 @@ def test_does_not_wait_for_removed_upstream() -> None:
         del node.upstreams["s"]
         upstream.last.lose(sent=True)
         await run_ready_tasks()
-        assert upstream.waited == []
+        assert upstream.wait_seconds == []
         assert len(upstream.started) == 1
 
     assert run(body).journal.outcomes in (["upstream_lost"], ["upstream_unavailable"])

@@ -304,6 +304,6 @@ def test_rejects_state_of_other_generation() -> None:
     harness.begin(call_of(CLIENT, answers={"input-1": YES}, state=theirs))
     assert client_request.is_pending, "only its own handle continues a held call"
     harness.begin(call_of(CLIENT, answers={"input-1": YES}, state=pending_call))
-    assert client_request.answer == YES
+    assert client_request.result == YES
     harness.clock.advance(GROUPING_SECONDS)
     assert harness.held == 0

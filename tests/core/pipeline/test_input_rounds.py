@@ -102,10 +102,13 @@ def test_sends_requests_together_and_accepts_any_response_order() -> None:
     harness, session = ClientRequestHarness(), ScriptedSession()
     begin(harness, session)
     harness.s.last.require_input(TWO)
-    assert [client_request.method for client_request in session.asked] == [ELICITATION, ROOTS]
-    session.asked[1].respond(b'{"roots":[]}')
+    assert [client_request.method for client_request in session.client_requests] == [
+        ELICITATION,
+        ROOTS,
+    ]
+    session.client_requests[1].respond(b'{"roots":[]}')
     assert len(harness.s.started) == 1
-    session.asked[0].respond(as_json(YES))
+    session.client_requests[0].respond(as_json(YES))
     assert harness.s.last_sent["inputResponses"] == {"a": YES, "b": {"roots": []}}
 
 
@@ -126,11 +129,11 @@ def test_limits_input_rounds() -> None:
     begin(harness, session)
     for number in range(MAX_INPUT_ROUNDS):
         harness.s.last.require_input(QUESTION)
-        assert len(session.asked) == number + 1
+        assert len(session.client_requests) == number + 1
         session.last.respond(as_json(YES))
     assert len(harness.s.started) == MAX_INPUT_ROUNDS + 1
     harness.s.last.require_input(QUESTION)
-    assert len(session.asked) == MAX_INPUT_ROUNDS
+    assert len(session.client_requests) == MAX_INPUT_ROUNDS
     assert harness.last_error.failure is UPSTREAM_PROTOCOL
     assert harness.under_way == 0
 
@@ -157,7 +160,7 @@ def test_repeats_call_with_state_after_delay() -> None:
         waits.append(harness.clock.now - began)
         assert harness.s.last_sent == {"requestState": f"state {number}"}
     assert waits == pytest.approx([0.05, 0.1, 0.2, *[0.25] * 7], abs=0.005)
-    assert session.asked == []
+    assert session.client_requests == []
     harness.s.last.require_input(state="once more")
     assert harness.last_error.failure is UPSTREAM_PROTOCOL
 
@@ -179,12 +182,14 @@ def test_rejection_ends_call_and_withdraws_other_requests() -> None:
     harness, session = ClientRequestHarness(), ScriptedSession()
     begin(harness, session)
     harness.s.last.require_input(TWO)
-    session.asked[0].reject(-1, "no", b'{"why":1}')
+    session.client_requests[0].reject(-1, "no", b'{"why":1}')
     error = harness.last_error
     assert isinstance(error, UpstreamResponseError)
     assert (error.code, error.message, error.raw_data) == (-1, "no", b'{"why":1}')
-    assert [client_request for client_request, _ in session.withdrawn] == [session.asked[1]]
-    session.asked[1].respond(b'{"roots":[]}')
+    assert [client_request for client_request, _ in session.withdrawn] == [
+        session.client_requests[1]
+    ]
+    session.client_requests[1].respond(b'{"roots":[]}')
     assert len(harness.s.started) == 1
     assert len(harness.done) == 1
     assert harness.list_outcomes() == [
@@ -216,7 +221,7 @@ def test_invalid_response_ends_call() -> None:
     harness, session = ClientRequestHarness(), ScriptedSession()
     begin(harness, session)
     harness.s.last.require_input(TWO)
-    session.asked[0].respond(b"[]")
+    session.client_requests[0].respond(b"[]")
     assert "not an object" in harness.last_error.message
     assert len(session.withdrawn) == 1
     assert len(harness.s.started) == 1
@@ -229,7 +234,7 @@ def test_unreachable_client_ends_call(reached: int) -> None:
     put = session.send_request
 
     def send_or_fail(ask: Any, call: Any) -> bool:
-        session.reachable = len(session.asked) < reached
+        session.reachable = len(session.client_requests) < reached
         return put(ask, call)
 
     session.send_request = send_or_fail  # type: ignore[method-assign]
@@ -293,8 +298,8 @@ def test_cancellation_withdraws_client_requests() -> None:
     harness.pipeline.cancel(call)
     assert harness.last_error.failure is CANCELLED
     assert len(session.withdrawn) == 2
-    session.asked[0].respond(as_json(YES))
-    session.asked[1].respond(b"{}")
+    session.client_requests[0].respond(as_json(YES))
+    session.client_requests[1].respond(b"{}")
     assert len(harness.s.started) == 1
     assert harness.journal.outcomes == ["withdrawn", "withdrawn", "cancelled"]
 
@@ -360,7 +365,7 @@ def test_adds_elicitation_id_for_session_client() -> None:
     harness, session = ClientRequestHarness(), ScriptedSession()
     begin(harness, session)
     harness.s.last.require_input({"a": (ELICITATION, URL), "b": (ELICITATION, URL)})
-    asked = [json.loads(client_request.params) for client_request in session.asked]
+    asked = [json.loads(client_request.params) for client_request in session.client_requests]
     ids = {request.pop("elicitationId") for request in asked}
     assert len(ids) == 2
     assert all(isinstance(id, str) and len(id) >= 12 for id in ids)
@@ -409,7 +414,7 @@ def test_forbidden_client_request_ends_call(
     begin(harness, session)
     harness.s.last.require_input({"q": client_request})
     assert isinstance(harness.last_error, UpstreamResponseError)
-    assert session.asked == []
+    assert session.client_requests == []
     assert (harness.under_way, len(harness.s.started)) == (0, 1)
     assert harness.journal.outcomes == ["refused", "upstream_error"]
 
@@ -418,7 +423,7 @@ def test_one_forbidden_request_stops_all_requests() -> None:
     harness, session = ClientRequestHarness(), ScriptedSession({"elicitation": {}})
     begin(harness, session)
     harness.s.last.require_input(TWO)
-    assert session.asked == []
+    assert session.client_requests == []
     assert harness.under_way == 0
 
 
@@ -444,7 +449,7 @@ def test_rejects_invalid_input_required_result(result: Any) -> None:
     begin(harness, session)
     harness.s.last.require_input(**result)
     assert harness.last_error.failure is UPSTREAM_PROTOCOL
-    assert session.asked == []
+    assert session.client_requests == []
     assert harness.under_way == 0
 
 

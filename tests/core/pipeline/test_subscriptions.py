@@ -379,12 +379,12 @@ async def test_subscribes_and_unsubscribes_session() -> None:
     harness.begin(subscribe_call(session))
     await run_ready_tasks()
     assert harness.last_result == {}
-    assert harness.s.watches == [URI]
+    assert harness.s.subscribed_uris == [URI]
     harness.pipeline.subscriptions.on_resource_update("s", URI)
     assert session.updates == [URI]
     harness.begin(subscribe_call(session, UNSUBSCRIBE))
     await run_ready_tasks()
-    assert harness.s.watches == []
+    assert harness.s.subscribed_uris == []
     assert harness.list_outcomes() == [(SUBSCRIBE, "ok"), (UNSUBSCRIBE, "ok")]
 
 
@@ -418,7 +418,7 @@ async def test_subscribes_with_upstream_uri() -> None:
     session = ScriptedSession()
     harness.begin(subscribe_call(session, uri=f"interlock:z:{URI}"))
     await run_ready_tasks()
-    assert harness.upstreams["z"].watches == [URI]
-    assert harness.s.watches == []
+    assert harness.upstreams["z"].subscribed_uris == [URI]
+    assert harness.s.subscribed_uris == []
     harness.pipeline.subscriptions.on_resource_update("z", URI)
     assert session.updates == [f"interlock:z:{URI}"]

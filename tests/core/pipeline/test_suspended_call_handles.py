@@ -41,7 +41,7 @@ def test_accepts_handle_once() -> None:
     for _ in range(2):
         error = harness.refused(call_of(CLIENT, answers={"input-1": {}}, state=state))
         assert error.failure is INVALID_STATE
-    assert client_request.answer == YES
+    assert client_request.result == YES
     harness.s.last.answer(content=[])
     assert harness.last_result == {"content": []}
 
@@ -83,7 +83,7 @@ def test_foreign_request_does_not_resume_call(which: int) -> None:
     assert harness.held == 1
     mine = call_of(CLIENT, answers={"input-1": YES}, state=state, credentials=OPERATOR)
     harness.begin(mine)
-    assert client_request.answer == YES
+    assert client_request.result == YES
 
 
 def test_invalid_retry_keeps_suspended_call() -> None:
@@ -99,7 +99,7 @@ def test_invalid_retry_keeps_suspended_call() -> None:
         assert error.failure is INVALID_PARAMS
     assert client_request.is_pending
     harness.begin(call_of(CLIENT, answers={"input-1": YES}, state=state))
-    assert client_request.answer == YES
+    assert client_request.result == YES
 
 
 def test_rejects_state_that_is_not_text() -> None:
@@ -139,7 +139,7 @@ def test_abandons_suspended_call_after_timeout() -> None:
     harness.clock.advance(3)
     assert harness.held == 0
     for client_request in client_requests:
-        assert "in time" in client_request.refusal[1]
+        assert "in time" in client_request.rejection[1]
     assert len(harness.s.last.abandoned) == 1
     harness.clock.advance(600)
     assert harness.clock.timers == 0, "nobody keeps looking when nothing is held"
@@ -182,7 +182,7 @@ async def test_drain_abandons_suspended_calls() -> None:
     harness.clock.advance(GROUPING_SECONDS)
     assert harness.held == 0
     for client_request in client_requests:
-        assert client_request.refusal[1] == "The node is shutting down."
+        assert client_request.rejection[1] == "The node is shutting down."
     assert all(exchange.abandoned for exchange in harness.s.started)
     assert harness.last_error.failure is SHUTTING_DOWN
     assert harness.journal.outcomes.count("shutting_down") == 1
@@ -195,7 +195,7 @@ def test_limits_suspended_calls(monkeypatch: pytest.MonkeyPatch) -> None:
         harness.hold(call_of(CLIENT))
     harness.begin(call_of(CLIENT))
     client_request = harness.s.last.ask()
-    assert client_request.refusal[0] == -32603
+    assert client_request.rejection[0] == -32603
     harness.s.last.answer(content=[])
     assert harness.last_result == {"content": []}
     assert harness.held == 2
@@ -216,7 +216,7 @@ def test_sealing_failure_ends_call(
     harness.clock.advance(GROUPING_SECONDS)
     assert harness.last_error.failure.name == "internal_error"
     assert (harness.held, harness.under_way) == (0, 0)
-    assert client_request.refusal[0] == -32603
+    assert client_request.rejection[0] == -32603
     assert exchange.abandoned
 
 

@@ -65,7 +65,7 @@ def test_retry_continues_suspended_call() -> None:
     harness = ClientRequestHarness()
     client_request = harness.hold(call_of(CLIENT))
     call = retry_call(harness, {"input-1": YES})
-    assert client_request.answer == YES
+    assert client_request.result == YES
     assert (harness.held, harness.under_way) == (0, 1)
     harness.s.last.answer(content=[])
     assert harness.done[-1] == (call, {"content": []})
@@ -83,7 +83,7 @@ def test_prompts_and_resources_may_require_input(verb: str, name: str) -> None:
     client_request = harness.hold(call_of(CLIENT, name, verb=verb))
     retry_call(harness, {"input-1": YES}, name=name, verb=verb)
     harness.s.last.answer(contents=[], messages=[])
-    assert client_request.answer == YES
+    assert client_request.result == YES
     assert harness.last_result == {"contents": [], "messages": []}
 
 
@@ -93,7 +93,7 @@ def test_rejects_client_request_for_other_methods() -> None:
     call.extra_params = {"ref": Raw(b'{"type":"ref/prompt","name":"s.p"}')}
     harness.begin(call)
     client_request = harness.s.last.ask()
-    assert client_request.refusal[0] == -32602
+    assert client_request.rejection[0] == -32602
     harness.s.last.answer(completion={"values": []})
     assert harness.last_result == {"completion": {"values": []}}
 
@@ -128,7 +128,7 @@ def test_groups_client_requests_of_one_interval() -> None:
     assert list(harness.last_result["inputRequests"]) == ["input-1", "input-2", "input-3"]
     responses = {"input-1": YES, "input-2": {"role": "assistant"}, "input-3": {"roots": []}}
     retry_call(harness, responses)
-    assert [client_request.answer for client_request in client_requests] == list(responses.values())
+    assert [client_request.result for client_request in client_requests] == list(responses.values())
 
 
 def test_repeats_unanswered_input_request() -> None:
@@ -137,10 +137,10 @@ def test_repeats_unanswered_input_request() -> None:
     first, second = harness.s.last.ask(), harness.s.last.ask(ROOTS)
     harness.clock.advance(GROUPING_SECONDS)
     retry_call(harness, {"input-1": YES, "of-nobody": {}})
-    assert first.answer == YES
+    assert first.result == YES
     assert harness.last_result["inputRequests"] == {"input-2": {"method": ROOTS}}
     retry_call(harness, {"input-2": {"roots": []}})
-    assert second.answer == {"roots": []}
+    assert second.result == {"roots": []}
     harness.s.last.answer(content=[])
     assert harness.last_result == {"content": []}
     assert harness.journal.outcomes.count("input_required") == 2
@@ -151,10 +151,10 @@ def test_request_during_suspension_waits_for_next_round() -> None:
     first = harness.hold(call_of(CLIENT))
     second = harness.s.last.ask(ROOTS)
     retry_call(harness, {"input-1": YES})
-    assert first.answer == YES
+    assert first.result == YES
     assert harness.last_result["inputRequests"] == {"input-2": {"method": ROOTS}}
     retry_call(harness, {"input-2": {"roots": []}})
-    assert second.answer == {"roots": []}
+    assert second.result == {"roots": []}
     assert harness.held == 0
 
 
@@ -166,7 +166,7 @@ def test_request_after_retry_suspends_call_again() -> None:
     harness.clock.advance(GROUPING_SECONDS)
     assert harness.held == 1
     retry_call(harness, {"input-1": {"roots": []}})
-    assert second.answer == {"roots": []}
+    assert second.result == {"roots": []}
     harness.s.last.answer(content=[])
     assert harness.last_result == {"content": []}
 
@@ -201,7 +201,7 @@ def test_checks_further_requests(is_suspended: bool) -> None:
     harness.s.last.ask()
     if is_suspended:
         harness.clock.advance(GROUPING_SECONDS)
-    assert harness.s.last.ask(ROOTS).refusal[0] == -32601
+    assert harness.s.last.ask(ROOTS).rejection[0] == -32601
     harness.s.last.ask(SAMPLING)
     if is_suspended:
         retry_call(harness, {"input-1": YES}, client=stateless({"elicitation": {}, "sampling": {}}))
@@ -220,8 +220,8 @@ def test_rejects_requests_beyond_capabilities_of_retry() -> None:
     form, roots = harness.s.last.ask(), harness.s.last.ask(ROOTS)
     harness.clock.advance(GROUPING_SECONDS)
     retry_call(harness, {"input-1": YES}, client=stateless({"elicitation": {}}))
-    assert form.answer == YES
-    assert roots.refusal[0] == -32601
+    assert form.result == YES
+    assert roots.rejection[0] == -32601
     assert (harness.held, harness.under_way) == (0, 1)
 
 
@@ -330,7 +330,7 @@ def test_disconnect_after_suspension_keeps_call() -> None:
     harness.pipeline.cancel(call)
     assert harness.s.last.is_open
     retry_call(harness, {"input-1": YES})
-    assert client_request.answer == YES
+    assert client_request.result == YES
 
 
 def test_cancellation_of_retry_cancels_call() -> None:

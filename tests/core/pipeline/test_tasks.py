@@ -326,7 +326,7 @@ def test_client_request_turns_call_into_task() -> None:
         assert shown["inputRequests"] == input_requests
     harness.wall += 5
     assert harness.request_task("tasks/update", id, answers={"input-1": YES, "other": YES}) == {}
-    assert client_request.answer == YES
+    assert client_request.result == YES
     shown = harness.get(id)
     assert shown["status"] == "working"
     assert "inputRequests" not in shown
@@ -374,12 +374,12 @@ def test_task_input_requests_have_unique_keys() -> None:
     id = harness.last_result["taskId"]
     assert set(harness.get(id)["inputRequests"]) == {"input-1", "input-2"}
     harness.request_task("tasks/update", id, answers={"input-2": {"role": "assistant"}})
-    assert second.answer == {"role": "assistant"}
+    assert second.result == {"role": "assistant"}
     assert first.is_pending
     assert set(harness.get(id)["inputRequests"]) == {"input-1"}
     third = harness.s.last.ask()
     harness.request_task("tasks/update", id, answers={"input-1": YES, "input-2": YES})
-    assert first.answer == YES
+    assert first.result == YES
     assert set(harness.get(id)["inputRequests"]) == {"input-3"}
     # The server may also change its mind.
     third.ask.withdraw("Never mind.")
@@ -392,9 +392,9 @@ def test_checks_further_requests_of_task() -> None:
     client = stateless({"elicitation": {}, "extensions": {EXTENSION: {}}})
     harness.hold(call_of(client))
     id = harness.last_result["taskId"]
-    assert harness.s.last.ask(SAMPLING).refusal[0] == -32601
+    assert harness.s.last.ask(SAMPLING).rejection[0] == -32601
     harness.policy = ClientRequestPolicy(elicitation=False)
-    assert harness.s.last.ask().refusal[0] == -1
+    assert harness.s.last.ask().rejection[0] == -1
     assert set(harness.get(id)["inputRequests"]) == {"input-1"}
 
 
@@ -452,7 +452,7 @@ def test_cancellation_reaches_upstream() -> None:
         assert shown["status"] == "cancelled"
         assert not {"result", "error", "inputRequests"} & shown.keys()
     assert exchange.abandoned == ["The client cancelled the task."]
-    assert client_request.refusal[0] == -32603
+    assert client_request.rejection[0] == -32603
     assert harness.list_outcomes().count(("notifications/tasks", "cancelled")) == 1
     exchange.answer(content=[])
     exchange.back.on_result(exchange.call, None, InterlockError(UPSTREAM_LOST, "Too late."))
@@ -482,7 +482,7 @@ def test_abandons_task_without_response() -> None:
     assert harness.get(id)["status"] == "input_required"
     harness.clock.advance(3)
     assert harness.s.last.abandoned == ["The client did not send its response in time."]
-    assert harness.s.last.questions[0].refusal[0] == -32603
+    assert harness.s.last.questions[0].rejection[0] == -32603
     assert error_name(harness.get(id)) == "unknown_task"
     assert len(harness.tasks.local_tasks) == 0
     harness.clock.advance(5)

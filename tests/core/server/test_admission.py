@@ -83,14 +83,14 @@ def requests_of_every_kind(
 def test_unauthenticated_request_learns_nothing(
     token_node: NodeThread, headers_of_caller: list[tuple[str, str]]
 ) -> None:
-    before = len(token_node.shop.heard)
+    before = len(token_node.shop.received)
     for kind, data in requests_of_every_kind(token_node, *headers_of_caller).items():
         response = token_node.once(data)
         assert response.status == 401, kind
         assert response.headers["www-authenticate"] == "Bearer", kind
         assert response.error["data"]["error"] == "unauthenticated", kind
         assert b"s3cret" not in response.body
-    assert len(token_node.shop.heard) == before
+    assert len(token_node.shop.received) == before
 
 
 @pytest.mark.parametrize("method", ["PUT", "HEAD"])
@@ -131,7 +131,7 @@ def test_rejects_session_of_other_caller(token_node: NodeThread) -> None:
             response = token_node.once(data)
             assert response.status == 404
             assert response.error["code"] == -32600
-        assert not token_node.shop.heard_of("notifications/cancelled", requestId=upstream_id)
+        assert not token_node.shop.find_received("notifications/cancelled", requestId=upstream_id)
         # It is as it was.
         session.headers = mine
         assert result_text(token_node.once(session.call("echo", {"text": "still"}))) == "still"

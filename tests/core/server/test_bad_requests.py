@@ -375,7 +375,7 @@ def test_rejects_invalid_arguments(shared_node: NodeThread, version: str, as_res
         sentence = response.error["message"]
     assert "a:" in sentence
     assert "shop.add" in sentence
-    assert not shared_node.shop.heard_of("tools/call", name="add", arguments=arguments)
+    assert not shared_node.shop.find_received("tools/call", name="add", arguments=arguments)
 
 
 @pytest.mark.parametrize("arguments", [[], "text", 5])

@@ -138,7 +138,7 @@ def test_distinguishes_heads_by_tool_name(shared_node: NodeThread) -> None:
             )
         )
         assert (response.status, response.error["code"]) == (400, -32020)
-    assert not shared_node.shop.heard_of("tools/call", name="hold", arguments={"text": "name"})
+    assert not shared_node.shop.find_received("tools/call", name="hold", arguments={"text": "name"})
 
 
 def test_distinguishes_heads_by_session(shared_node: NodeThread) -> None:

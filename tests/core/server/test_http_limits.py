@@ -330,7 +330,7 @@ def test_disconnect_after_rejection_cancels_pending_call(
         connection.send(shared_node.call("hold", {"text": "goes"}), b"\x00\r\n\r\n")
         pending_call = shared_node.shop.wait_for_hold("goes")
     shared_node.shop.wait_for(
-        lambda: shared_node.shop.heard_of("notifications/cancelled", requestId=pending_call)
+        lambda: shared_node.shop.find_received("notifications/cancelled", requestId=pending_call)
     )
 
 

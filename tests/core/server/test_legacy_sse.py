@@ -111,7 +111,7 @@ def test_closing_stream_ends_session(start_node: Any) -> None:
         pending_call = node.shop.wait_for_hold("o")
         assert len(endpoint) == 1
     node.shop.wait_for(
-        lambda: node.shop.heard_of("notifications/cancelled", requestId=pending_call)
+        lambda: node.shop.find_received("notifications/cancelled", requestId=pending_call)
     )
     node.until(lambda: not len(endpoint))
     response = client.post(message("ping"))

@@ -273,10 +273,12 @@ def test_cancels_calls(shared_node: NodeThread, kind: str, id: Any) -> None:
         pending_call = shared_node.shop.wait_for_hold(text)
         connection.send(message("notifications/cancelled", {"requestId": "other"}, None) + b"\n")
         assert send_request(connection, "ping")["result"] == {}
-        assert not shared_node.shop.heard_of("notifications/cancelled", requestId=pending_call)
+        assert not shared_node.shop.find_received("notifications/cancelled", requestId=pending_call)
         connection.send(message("notifications/cancelled", {"requestId": id}, None) + b"\n")
         shared_node.shop.wait_for(
-            lambda: shared_node.shop.heard_of("notifications/cancelled", requestId=pending_call)
+            lambda: shared_node.shop.find_received(
+                "notifications/cancelled", requestId=pending_call
+            )
         )
         # It gets no answer, and its id is free.
         connection.send(make("echo", {"text": "again"}, id))
@@ -321,7 +323,7 @@ def test_disconnect_cancels_pending_calls(shared_node: NodeThread) -> None:
             if goodbye:
                 connection.send(b"half a li")
         shared_node.shop.wait_for(
-            lambda id=pending_call: shared_node.shop.heard_of(
+            lambda id=pending_call: shared_node.shop.find_received(
                 "notifications/cancelled", requestId=id
             ),
             text,

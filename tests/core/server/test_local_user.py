@@ -59,7 +59,7 @@ def get(node: NodeThread, path: str, *headers: tuple[str, str]) -> bytes:
 
 
 def calls(node: NodeThread) -> int:
-    return len(node.shop.heard_of("tools/call"))
+    return len(node.shop.find_received("tools/call"))
 
 
 def request_as_other_user(node: NodeThread, raw: bytes) -> int:
@@ -142,7 +142,7 @@ def test_other_user_closing_connection_is_not_root(node: NodeThread) -> None:
     go_on.set()
     assert node.alive()
     received = [
-        message["params"]["arguments"]["text"] for message in node.shop.heard_of("tools/call")
+        message["params"]["arguments"]["text"] for message in node.shop.find_received("tools/call")
     ]
     assert "gone" not in received
 

@@ -159,7 +159,9 @@ def test_session_limit_ends_streams_and_calls(start_node: Any) -> None:
         second = node.session()
         stream.stream_end()
         assert call.read_response().body == b""
-        node.shop.wait_for(lambda: node.shop.heard_of("notifications/cancelled", requestId=held))
+        node.shop.wait_for(
+            lambda: node.shop.find_received("notifications/cancelled", requestId=held)
+        )
     assert node.once(first.call("echo", {"text": "x"})).status == 404
     assert result_text(node.once(second.call("echo", {"text": "x"}))) == "x"
     assert node.do(node.node.status).sessions == 1

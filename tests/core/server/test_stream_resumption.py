@@ -183,7 +183,7 @@ def test_keeps_response_for_resumed_stream(start_node: Any, version: str, answer
         assert (response["id"], result_text(response)) == ("c", "released")
         connection.stream_end()
         own.expect_silence()
-    assert not node.shop.heard_of("notifications/cancelled")
+    assert not node.shop.find_received("notifications/cancelled")
     # Whoever missed even that may ask once more.
     with node.connect() as connection:
         resume_stream(connection, session, last)

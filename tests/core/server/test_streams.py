@@ -221,7 +221,9 @@ def test_ending_session_ends_streams_and_calls(shared_node: NodeThread) -> None:
         stream.stream_end()
         assert call.read_response().body == b""
         shared_node.shop.wait_for(
-            lambda: shared_node.shop.heard_of("notifications/cancelled", requestId=pending_call)
+            lambda: shared_node.shop.find_received(
+                "notifications/cancelled", requestId=pending_call
+            )
         )
         # The connections outlive it.
         assert result_text(stream.request(shared_node.call("echo", {"text": "on"}))) == "on"
@@ -272,7 +274,7 @@ def test_shutdown_answers_pending_calls(start_node: Any, monkeypatch: pytest.Mon
         assert streaming.event()["error"]["data"]["error"] == "shutting_down"
         streaming.stream_end()
         streaming.expect_closed()
-    assert len(node.shop.heard_of("notifications/cancelled")) == 3
+    assert len(node.shop.find_received("notifications/cancelled")) == 3
 
 
 def test_idle_connections_do_not_delay_shutdown(start_node: Any) -> None:
@@ -414,7 +416,7 @@ def test_disconnect_cancels_stateless_call(start_node: Any, era: str) -> None:
             pending_call = shop.wait_for_hold(f"up {len(more_meta)}")
         if era == "session":
             shop.wait_for(
-                lambda id=pending_call: shop.heard_of("notifications/cancelled", requestId=id)
+                lambda id=pending_call: shop.find_received("notifications/cancelled", requestId=id)
             )
         else:
             shop.wait_for(lambda id=pending_call: id in shop.hung_up)
@@ -439,7 +441,7 @@ def test_disconnect_does_not_cancel_session_call(start_node: Any) -> None:
         "the connection's end",
     )
     assert node.alive()
-    assert not node.shop.heard_of("notifications/cancelled")
+    assert not node.shop.find_received("notifications/cancelled")
     # It can still be cancelled by its id, and otherwise it comes to its end.
     node.do(lambda: node.shop.release(pending_call))
     node.until(lambda: not list(node.node.pipeline.running_calls()))
@@ -484,7 +486,9 @@ def test_session_cancels_with_notification(start_node: Any, era: str, id: Any) -
         assert (response.status, response.body) == (200, b"")
         assert response.headers["content-type"] == "text/event-stream"
         if era == "session":
-            shop.wait_for(lambda: shop.heard_of("notifications/cancelled", requestId=pending_call))
+            shop.wait_for(
+                lambda: shop.find_received("notifications/cancelled", requestId=pending_call)
+            )
         else:
             shop.wait_for(lambda: pending_call in shop.hung_up)
         # Its id is free again.
@@ -505,7 +509,7 @@ def test_closes_connection_of_slow_reader(start_node: Any, monkeypatch: pytest.M
         def more() -> bool:
             if pending_call in node.shop._held:
                 node.shop.progress(pending_call, 1)
-            return bool(node.shop.heard_of("notifications/cancelled", requestId=pending_call))
+            return bool(node.shop.find_received("notifications/cancelled", requestId=pending_call))
 
         node.until(more, "the cut")
         try:

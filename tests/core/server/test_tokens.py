@@ -85,7 +85,7 @@ def test_rejection_contains_resource_metadata(
 
 @pytest.mark.spec("ST-4.8.4-1", "AX-10.1-2")
 def test_rejects_and_journals_invalid_signed_tokens(signed_node: NodeThread) -> None:
-    before = len(signed_node.shop.heard)
+    before = len(signed_node.shop.received)
     now = time.time()
     head = part({"alg": "none", "kid": "k1"})
     body = part({"iss": ISSUER, "aud": NODE, "sub": "admin", "exp": now + 60, "scope": "admin"})
@@ -101,7 +101,7 @@ def test_rejects_and_journals_invalid_signed_tokens(signed_node: NodeThread) -> 
         assert response.status == 401
         assert "Invalid or expired credentials" in response.error["message"]
         assert token not in response.body.decode()
-    assert len(signed_node.shop.heard) == before
+    assert len(signed_node.shop.received) == before
     rows = JournalReader(signed_node.folder / "journal.db")
 
     def recorded() -> list[Any]:

@@ -84,7 +84,7 @@ class Authority:
         self.path = path
         self.oidc = oidc
         self.port = 0
-        self.asked: list[ReceivedRequest] = []
+        self.requests: list[ReceivedRequest] = []
         self.metadata: dict[str, Any] = {}
         """Members of the metadata that are other than usual; None leaves one out."""
         self.overrides: dict[str, Override] = {}
@@ -140,19 +140,24 @@ class Authority:
     def issuer(self) -> str:
         return f"http://127.0.0.1:{self.port}{self.path}"
 
-    def to(self, path: str) -> list[ReceivedRequest]:
+    def requests_to(self, path: str) -> list[ReceivedRequest]:
         """Return the requests to one endpoint."""
-        return [request for request in self.asked if request.path == f"{self.path}{path}"]
+        return [request for request in self.requests if request.path == f"{self.path}{path}"]
 
     def token_requests(self, grant_type: str) -> list[ReceivedRequest]:
-        return [item for item in self.to("/token") if item.form.get("grant_type") == grant_type]
+        return [
+            item for item in self.requests_to("/token") if item.form.get("grant_type") == grant_type
+        ]
 
     def secrets(self) -> set[str]:
         """Return all secrets, which must not appear anywhere."""
         known = {*self.tokens, *self.refresh, *self.spent, *self._codes}
         known |= {client.secret for client in self.clients.values()}
         known |= {
-            request.form[name] for request in self.asked for name in request.form if "code" in name
+            request.form[name]
+            for request in self.requests
+            for name in request.form
+            if "code" in name
         }
         return known - {""}
 
@@ -175,7 +180,7 @@ class Authority:
             headers = {name.lower(): value.strip() for name, _, value in fields}
             body = await reader.readexactly(int(headers.get("content-length", "0")))
             request = ReceivedRequest(method, target, headers, body)
-            self.asked.append(request)
+            self.requests.append(request)
             for condition, future in self._waiting:
                 if not future.done() and condition():
                     future.set_result(None)

@@ -45,7 +45,7 @@ class SignInHarness:
         occasion = SignInRequest(self.server.url(), config.oauth, challenge, previous, more)
         return await sign_in(occasion, self.browser, self.wallet, fetch, now=NOW)
 
-    async def refused(self, **settings: Any) -> str:
+    async def fail_sign_in(self, **settings: Any) -> str:
         """Return why the sign-in failed."""
         with pytest.raises(SignInProblem) as caught:
             await self.sign_in(**settings)

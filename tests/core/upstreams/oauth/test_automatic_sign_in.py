@@ -105,7 +105,7 @@ async def test_hides_secret_from_other_issuer(tmp_path: Path) -> None:
             async with harness.node(**SECRET, issuer=harness.authority.issuer) as upstream:
                 await upstream.state(State.FAILED)
                 assert "the config allows only" in (upstream.supervisor.problem or "")
-            assert not evil.to("/token")
+            assert not evil.requests_to("/token")
 
 
 async def test_requests_missing_scopes(tmp_path: Path) -> None:
@@ -163,8 +163,8 @@ async def test_registers_client_for_each_issuer(tmp_path: Path) -> None:
                 second.clients["one-more"] = harness.authority.clients[first]
                 harness.server.authority = second
                 assert await upstream.text("echo", text="hi") == "hi"
-                assert len(second.to("/register")) == 1
-                assert first not in str([request.query for request in second.asked])
+                assert len(second.requests_to("/register")) == 1
+                assert first not in str([request.query for request in second.requests])
 
 
 async def test_limits_repeated_step_up(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ async def test_uses_server_without_metadata_as_issuer(tmp_path: Path) -> None:
 async def test_rejects_server_without_oauth(tmp_path: Path) -> None:
     async with open_sign_in(tmp_path) as harness:
         harness.server.prm_path = None
-        assert "Check whether it supports OAuth." in await harness.refused()
+        assert "Check whether it supports OAuth." in await harness.fail_sign_in()
 
 
 async def test_follows_redirect_within_server(tmp_path: Path) -> None:
@@ -95,13 +95,13 @@ async def test_rejects_redirect_to_other_server(tmp_path: Path) -> None:
             harness.authority.overrides[place] = lambda asked: Reply(
                 302, b"", location=f"{evil.issuer}{place}"
             )
-            assert "publishes no metadata" in await harness.refused()
+            assert "publishes no metadata" in await harness.fail_sign_in()
             harness.authority.overrides.clear()
             harness.authority.overrides["/token"] = lambda asked: Reply(
                 307, b"", location=f"{evil.issuer}/token"
             )
-            assert "not followed" in await harness.refused()
-            assert not evil.asked
+            assert "not followed" in await harness.fail_sign_in()
+            assert not evil.requests
 
 
 # -- who must not be believed
@@ -110,8 +110,11 @@ async def test_rejects_redirect_to_other_server(tmp_path: Path) -> None:
 async def test_rejects_metadata_of_other_resource(tmp_path: Path) -> None:
     async with open_sign_in(tmp_path) as harness:
         harness.server.prm = {"resource": "https://evil.example.com/mcp"}
-        assert "describe another resource (https://evil.example.com/mcp)" in await harness.refused()
-        assert not harness.authority.asked
+        assert (
+            "describe another resource (https://evil.example.com/mcp)"
+            in await harness.fail_sign_in()
+        )
+        assert not harness.authority.requests
 
 
 async def test_checks_resource_of_foreign_metadata(tmp_path: Path) -> None:
@@ -134,10 +137,10 @@ async def test_rejects_metadata_of_other_issuer(tmp_path: Path, issuer: str) -> 
     async with open_sign_in(tmp_path) as harness:
         authority = harness.authority
         authority.metadata["issuer"] = issuer.format(authority.issuer, port=authority.port)
-        reason = await harness.refused()
+        reason = await harness.fail_sign_in()
         assert "belong to" in reason
         assert not harness.browser.pages
-        assert not authority.to("/register")
+        assert not authority.requests_to("/register")
 
 
 @pytest.mark.parametrize(
@@ -147,7 +150,7 @@ async def test_rejects_metadata_of_other_issuer(tmp_path: Path, issuer: str) -> 
 async def test_rejects_server_without_pkce(tmp_path: Path, methods: dict[str, Any]) -> None:
     async with open_sign_in(tmp_path) as harness:
         harness.authority.metadata |= methods
-        assert "does not declare PKCE (S256)" in await harness.refused()
+        assert "does not declare PKCE (S256)" in await harness.fail_sign_in()
         assert not harness.browser.pages
 
 
@@ -158,7 +161,7 @@ async def test_rejects_server_without_pkce(tmp_path: Path, methods: dict[str, An
 async def test_accepts_plain_http_only_on_loopback(tmp_path: Path, endpoint: str) -> None:
     async with open_sign_in(tmp_path) as harness:
         harness.authority.metadata[endpoint] = "http://example.com/x"
-        assert "http://example.com/x, which is not https" in await harness.refused()
+        assert "http://example.com/x, which is not https" in await harness.fail_sign_in()
         assert not harness.browser.pages
 
 
@@ -176,7 +179,7 @@ async def test_accepts_plain_http_only_on_loopback(tmp_path: Path, endpoint: str
 async def test_rejects_issuer_without_tls(tmp_path: Path, issuer: str) -> None:
     async with open_sign_in(tmp_path) as harness:
         harness.server.prm = {"authorization_servers": [issuer]}
-        reason = await harness.refused()
+        reason = await harness.fail_sign_in()
         assert "not https" in reason or "invalid URL" in reason
 
 
@@ -215,14 +218,14 @@ async def test_rejects_invalid_redirect(
 ) -> None:
     async with open_sign_in(tmp_path) as harness:
         setattr(harness.authority, knob, value)
-        assert message in await harness.refused()
+        assert message in await harness.fail_sign_in()
         # The code went nowhere.
-        assert not harness.authority.to("/token")
+        assert not harness.authority.requests_to("/token")
 
 
 async def test_rejects_missing_promised_issuer(tmp_path: Path) -> None:
     async with open_sign_in(tmp_path) as harness:
         harness.authority.iss = None
         harness.authority.metadata["authorization_response_iss_parameter_supported"] = True
-        assert "promises to send it" in await harness.refused()
-        assert not harness.authority.to("/token")
+        assert "promises to send it" in await harness.fail_sign_in()
+        assert not harness.authority.requests_to("/token")

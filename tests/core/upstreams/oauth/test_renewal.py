@@ -219,7 +219,7 @@ async def test_reports_missing_sign_in_and_waits(tmp_path: Path, generations: st
             await harness.sleeps.wait_for_sleep()
             # It looks into the store, and leaves the server alone.
             assert len(harness.server.requests) == request
-            assert not harness.authority.asked
+            assert not harness.authority.requests
             await harness.log_in()
             harness.sleeps.wake()
             await upstream.ready()
@@ -307,7 +307,7 @@ async def test_registers_client_again_after_removal(tmp_path: Path) -> None:
                 await upstream.result("echo", {"text": "hi"})
             after = await harness.log_in()
             assert after.client.client_id in harness.authority.clients
-            assert len(harness.authority.to("/register")) == 2
+            assert len(harness.authority.requests_to("/register")) == 2
             await harness.sleeps.wait_for_sleep()
             harness.sleeps.wake()
             await upstream.ready()

@@ -26,7 +26,7 @@ async def test_registers_client(tmp_path: Path, method: str) -> None:
         harness.server.scope = "read"
         grant = await harness.sign_in()
         assert grant.client.kind == "registered"
-        (wish,) = harness.authority.to("/register")
+        (wish,) = harness.authority.requests_to("/register")
         assert wish.json == {
             "client_name": "Interlock",
             "application_type": "native",
@@ -38,12 +38,12 @@ async def test_registers_client(tmp_path: Path, method: str) -> None:
         }
         # The next sign-in is by the same client,
         await harness.sign_in(grant)
-        assert len(harness.authority.to("/register")) == 1
+        assert len(harness.authority.requests_to("/register")) == 1
         # unless it comes back to another port, or wants more than it was registered for.
         harness.browser.redirect_uri = "http://localhost:3001/callback"
         await harness.sign_in(grant)
         await harness.sign_in(grant, more="write")
-        assert len(harness.authority.to("/register")) == 3
+        assert len(harness.authority.requests_to("/register")) == 3
 
 
 async def test_registers_client_for_each_issuer(tmp_path: Path) -> None:
@@ -54,8 +54,8 @@ async def test_registers_client_for_each_issuer(tmp_path: Path) -> None:
             harness.server.authority = second
             grant = await harness.sign_in(first)
             assert grant.issuer == second.issuer
-            assert len(second.to("/register")) == 1
-            shown = [item.query.get("client_id") for item in second.to("/authorize")]
+            assert len(second.requests_to("/register")) == 1
+            shown = [item.query.get("client_id") for item in second.requests_to("/authorize")]
             assert shown == [grant.client.client_id] != [first.client.client_id]
 
 
@@ -82,14 +82,14 @@ async def test_registers_client_for_each_issuer(tmp_path: Path) -> None:
 async def test_rejects_invalid_registration(tmp_path: Path, reply: Reply, message: str) -> None:
     async with open_sign_in(tmp_path) as harness:
         harness.authority.overrides["/register"] = lambda asked: reply
-        assert message in await harness.refused()
+        assert message in await harness.fail_sign_in()
         assert not harness.browser.pages
 
 
 async def test_reports_missing_registration_endpoint(tmp_path: Path) -> None:
     async with open_sign_in(tmp_path) as harness:
         harness.authority.metadata["registration_endpoint"] = None
-        reason = await harness.refused()
+        reason = await harness.fail_sign_in()
         assert "set oauth.client_id" in reason
         assert harness.browser.redirect_uri in reason
 
@@ -102,7 +102,7 @@ async def test_client_document_precedes_registration(tmp_path: Path) -> None:
         harness.authority.metadata["client_id_metadata_document_supported"] = True
         grant = await harness.sign_in(client_metadata_url=document)
         assert (grant.client.kind, grant.client.client_id) == ("document", document)
-        assert len(harness.authority.to("/register")) == 1
+        assert len(harness.authority.requests_to("/register")) == 1
 
 
 @pytest.mark.parametrize("method", ["none", "client_secret_basic", "client_secret_post"])
@@ -118,7 +118,7 @@ async def test_configured_client_precedes_registration(tmp_path: Path, method: s
             client_metadata_url="https://example.com/x.json",
         )
         assert grant.client.kind == "configured"
-        assert not harness.authority.to("/register")
+        assert not harness.authority.requests_to("/register")
         # The secret stays where the config has it.
         assert grant.client.client_secret == ""
 
@@ -134,7 +134,7 @@ async def test_configured_client_is_bound_to_issuer(tmp_path: Path) -> None:
                 await harness.sign_in(first, client_id="by-hand")
             with pytest.raises(SignInProblem, match="the config allows only"):
                 await harness.sign_in(first, client_id="by-hand", issuer=first.issuer)
-            assert not second.to("/authorize")
+            assert not second.requests_to("/authorize")
             grant = await harness.sign_in(first, client_id="by-hand", issuer=second.issuer)
             assert grant.issuer == second.issuer
 
