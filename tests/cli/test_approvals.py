@@ -616,3 +616,26 @@ def test_confirmed_call_without_node_suggests_starting_it(world: CommandLine) ->
         lambda: "Deleted note 1" in world.run_here(*approve.split()[1:], "--yes").stdout,
     )
     assert "Start one first" not in delete_note(world, 2).stderr
+
+
+def test_approval_option_never_makes_new_call(office: CommandLine) -> None:
+    new_key(office)
+    id = hold_call(office)
+    named = ("call", "demo.notes_delete", "id=1", "--approval")
+    # While the call is pending, the option gets the same approval.
+    assert office.run_here(*named, id).returncode == 1
+    assert [approval["id"] for approval in pending_approvals(office)] == [id]
+    unknown = office.run_here(*named, "x" * 22)
+    assert (unknown.returncode, "is unknown" in unknown.stderr) == (1, True), unknown.stderr
+    other = office.run_here("call", "demo.notes_delete", "id=2", "--approval", id)
+    assert (other.returncode, "belongs to another call" in other.stderr) == (1, True)
+    free = office.run_here("call", "demo.notes_add", "title=x", "text=x", "--approval", id)
+    assert (free.returncode, "belongs to another call" in free.stderr) == (1, True)
+    approved = office.run_here(
+        "approve", "--yes", "--key", "chief", "--passphrase-file", "phrase", "--", id
+    )
+    assert approved.returncode == 0, approved.stderr
+    assert office.run_here(*named, id).returncode == 0
+    again = office.run_here(*named, id)
+    assert (again.returncode, "already returned" in again.stderr) == (1, True), again.stderr
+    assert pending_approvals(office) == []

@@ -117,6 +117,7 @@ def test_selects_forwarded_meta() -> None:
         for key in (
             mcp.META_VERSION, mcp.META_CLIENT_INFO, mcp.META_CLIENT_CAPABILITIES,
             mcp.META_LOG_LEVEL, mcp.META_SUBSCRIPTION, mcp.META_PROGRESS_TOKEN, mcp.META_TIMEOUT,
+            mcp.META_APPROVAL_ONLY,
             "traceparent", "tracestate", "baggage", "com.example/key", "authorization",
             "x-mcpax-event-id", "x-mcpax-causal-parent", "x-mcpax-authorization",
             "io.modelcontextprotocol/related-task",
@@ -124,6 +125,7 @@ def test_selects_forwarded_meta() -> None:
     }  # fmt: skip
     before = dict(meta)
     assert set(select_forwarded_meta(meta)) == {
+        mcp.META_APPROVAL_ONLY,
         "traceparent",
         "tracestate",
         "baggage",

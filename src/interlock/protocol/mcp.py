@@ -333,13 +333,18 @@ META_SUBSCRIPTION: Final = RESERVED + "subscriptionId"
 META_PROGRESS_TOKEN: Final = "progressToken"
 META_TIMEOUT: Final = "dev.interlock/timeoutMs"
 """The timeout of a caller for one call, in milliseconds. The limits of the node still apply."""
+META_APPROVAL_ONLY: Final = "dev.interlock/approvalOnly"
+"""The id of an approval. The call gets the result of this approval or an error, and is never a new
+call."""
 
 TASK_META_KEYS: Final = frozenset(
     {RESERVED + "related-task", RESERVED + "model-immediate-response"}
 )
 """Reserved keys that are valid end to end. All other reserved keys are for one hop."""
 FORWARDED_META_KEYS: Final = (
-    frozenset({"traceparent", "tracestate", "baggage"}) | ax.EVENT_META_KEYS | TASK_META_KEYS
+    frozenset({"traceparent", "tracestate", "baggage", META_APPROVAL_ONLY})
+    | ax.EVENT_META_KEYS
+    | TASK_META_KEYS
 )
 """The keys of a caller's `_meta` that are forwarded. Any other key may be a secret for this node
 only, or a claim that only the node may make to the next hop."""

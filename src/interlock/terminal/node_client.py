@@ -31,7 +31,7 @@ from interlock.core.upstreams.outcome_future import OutcomeFuture
 from interlock.core.upstreams.transports.unix import UnixTransport
 from interlock.errors import UPSTREAM_PROTOCOL, InterlockError
 from interlock.protocol import mcp
-from interlock.protocol.mcpax import APPROVAL, DROPPED_TOOL, is_dropped_counter
+from interlock.protocol.mcpax import DROPPED_TOOL, is_dropped_counter
 from interlock.terminal import node_discovery, output
 from interlock.terminal.node_discovery import TargetNode, UpstreamSummary
 
@@ -194,7 +194,8 @@ class NodeClient:
         """Call a tool and return the outcome.
 
         Args:
-            approval: the id of the approval that an earlier attempt of the same call got.
+            approval: the id of the approval that an earlier attempt of the same call got. The node
+                returns its result or an error, and never makes a new call.
 
         Raises InterlockError, and TimeoutError after `timeout`.
         """
@@ -206,7 +207,7 @@ class NodeClient:
         }
         call.meta = {mcp.META_PROGRESS_TOKEN: Raw(b"1")}
         if approval is not None:
-            call.meta[APPROVAL] = Raw(msgspec.json.encode(approval))
+            call.meta[mcp.META_APPROVAL_ONLY] = Raw(msgspec.json.encode(approval))
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
         call.on_notification = on_notification

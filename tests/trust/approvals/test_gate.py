@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import Raw
 
-from interlock.core.call import Call, Caller
-from interlock.core.config.trust import RuleConfig
+from interlock.core.call import Call, Caller, Credentials
+from interlock.core.config.trust import PolicyConfig, RuleConfig
 from interlock.errors import (
     INVALID_ARGUMENTS,
     TOO_BUSY,
@@ -19,7 +20,9 @@ from interlock.errors import (
     UPSTREAM_LOST,
     InterlockError,
 )
+from interlock.protocol.mcp import META_APPROVAL_ONLY
 from interlock.trust.approvals.record import view
+from interlock.trust.policy import Policy
 from tests.support.calls import tool_call
 from tests.support.offerings import definition, offer
 from tests.trust.approvals.gated import IRREVERSIBLE, Gated, wipe
@@ -256,6 +259,54 @@ async def test_client_cannot_use_approval_by_id(tmp_path: Path) -> None:
     error = await gated.ask(by_hand)
     assert error.failure is not UPSTREAM_LOST
     assert gated.upstream.started == []
+    gated.close()
+
+
+def repeat_only(id: object, call: Call | None = None) -> Call:
+    """A call that asks for the result of one approval."""
+    call = call or wipe()
+    call.meta = {META_APPROVAL_ONLY: Raw(json.dumps(id).encode())}
+    return call
+
+
+async def read_repeat_error(gated: Gated, id: object, call: Call | None = None) -> str:
+    error = await gated.ask(repeat_only(id, call), handle=False)
+    assert isinstance(error, InterlockError), error
+    return error.failure.name
+
+
+async def test_call_for_result_of_approval_is_never_new_call(tmp_path: Path) -> None:
+    gated = Gated(tmp_path, settings={"expiry": 60.0})
+    for id in ("x" * 22, "", 5):
+        assert await read_repeat_error(gated, id) == "unknown_approval"
+        # A call that needs no approval is not made either.
+        assert await read_repeat_error(gated, id, tool_call("s.look", {})) == "unknown_approval"
+    assert gated.approvals.recent() == []
+    approval = await gated.hold()
+    pending = await gated.ask(repeat_only(approval.id), handle=False)
+    assert pending["structuredContent"]["confirmation_id"] == approval.id
+    assert await read_repeat_error(gated, approval.id, wipe({"disk": "b"})) == "unknown_approval"
+    await gated.confirm(approval)
+    assert await gated.ask(repeat_only(approval.id), handle=False) == WIPED
+    assert await read_repeat_error(gated, approval.id) == "already_decided"
+    late = await gated.hold()
+    gated.pass_time(61.0)
+    assert await read_repeat_error(gated, late.id) == "confirmation_expired"
+    stale = await gated.hold()
+    gated.authorizer.policy = Policy(PolicyConfig(default="allow"))
+    assert await read_repeat_error(gated, stale.id) == "confirmation_expired"
+    assert len(gated.approvals.recent()) == 3
+    assert len(gated.upstream.started) == 1
+    gated.close()
+
+
+async def test_call_for_result_of_approval_rejects_other_caller(tmp_path: Path) -> None:
+    gated = Gated(tmp_path, tokens={"one": "chief", "two": "deputy"})
+    chief, deputy = (Credentials("10.0.0.1", token) for token in ("one", "two"))
+    approval = await gated.hold(wipe(credentials=chief))
+    other = wipe(credentials=deputy)
+    assert await read_repeat_error(gated, approval.id, other) == "unknown_approval"
+    assert len(gated.approvals.recent()) == 1
     gated.close()
 
 

@@ -100,6 +100,7 @@ from interlock.errors import (
 from interlock.protocol.mcp import (
     COMPLETE,
     INPUT_REQUIRED,
+    META_APPROVAL_ONLY,
     META_TIMEOUT,
     TASK_CHANGED,
     TASK_METHODS,
@@ -347,7 +348,12 @@ class Pipeline:
                 decision = authorizer.authorize(call)
                 if self._observers.on_decision:
                     notify(self._observers.on_decision, call, decision)
-                if decision.needs_approval or call.approval_id:
+                meta = call.meta
+                if (
+                    decision.needs_approval
+                    or call.approval_id
+                    or (meta is not None and META_APPROVAL_ONLY in meta)
+                ):
                     gate = self._gate
                     if gate is None:
                         raise InterlockError(

@@ -153,8 +153,6 @@ def _prefix_segment(name: Raw | None, segment: str) -> Raw:
 # Everything that is the same for many calls is encoded once and cached. What remains per call is
 # the concatenation of byte strings.
 
-COMMAND_LINE: Final = "cli"
-"""`Call.server` of calls that are made on the command line."""
 _MAX_CACHED_ENTRIES: Final = 20_000
 _AX_CAPABILITIES: Final = encode_value(
     {"experimental": {tree.EXPERIMENT: {"versions": tree.VERSIONS}}}
@@ -355,7 +353,7 @@ class RequestEncoder:
         if not self._stateless:
             if meta is None:
                 return b""
-            forwarded = encode_members(_forwarded_meta(call, meta))
+            forwarded = encode_members(mcp.select_forwarded_meta(meta))
             if token is None:
                 return b"" if forwarded == b"{}" else b',"_meta":' + forwarded
             if forwarded == b"{}":
@@ -374,23 +372,11 @@ class RequestEncoder:
         if level is not None:
             parts.append(b',"%b":%b' % (mcp.META_LOG_LEVEL.encode(), level))
         if meta is not None:
-            own_members = _forwarded_meta(call, meta)
+            own_members = mcp.select_forwarded_meta(meta)
             if own_members:
                 parts += (b",", encode_members(own_members)[1:-1])
         parts.append(b"}")
         return b"".join(parts)
-
-
-def _forwarded_meta(call: Call, meta: dict[str, Raw]) -> dict[str, Raw]:
-    """Return the members of a caller's `_meta` that are forwarded.
-
-    The command line is itself the caller of a node and may name the approval whose result it
-    wants. For other callers that member is meant for this node only.
-    """
-    forwarded = mcp.select_forwarded_meta(meta)
-    if call.server == COMMAND_LINE and tree.APPROVAL in meta:
-        forwarded[tree.APPROVAL] = meta[tree.APPROVAL]
-    return forwarded
 
 
 def _add_members(meta: bytes, members: bytes) -> bytes:

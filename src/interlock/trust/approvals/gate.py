@@ -28,14 +28,16 @@ from interlock.core.pipeline.internal_error import internal_error
 from interlock.core.pipeline.request_state import StateSealer
 from interlock.core.ports import CallHost, Clock, Recorder
 from interlock.errors import (
+    ALREADY_DECIDED,
     CONFIRMATION_EXPIRED,
     DEADLINE_EXCEEDED,
     TOO_BUSY,
+    UNKNOWN_APPROVAL,
     InterlockError,
 )
 from interlock.protocol.aql_terms import BUILTIN_KEY
 from interlock.protocol.jsonrpc import decode_members, encode_value
-from interlock.protocol.mcp import TOOLS_CALL, Era
+from interlock.protocol.mcp import META_APPROVAL_ONLY, TOOLS_CALL, Era
 from interlock.protocol.mcpax import APPROVAL
 from interlock.protocol.mcpx_terms import TOPIC_SERVER as TOPIC
 from interlock.trust.approvals.record import (
@@ -70,6 +72,7 @@ from interlock.trust.approvals.response import (
     pending_result,
     read_approval_id,
     read_outcome,
+    read_required_approval,
     read_state,
     unrecordable_error,
     url_error,
@@ -657,6 +660,9 @@ class ApprovalGate:
         if call.approval_id:
             self._use_approval(call, decision, reviewed)
             return
+        if call.meta and META_APPROVAL_ONLY in call.meta:
+            self._return_outcome_only(call, decision, reviewed)
+            return
         # The session that the approval is bound to. None: the call came without one, from a topic,
         # or from the parent node, which distinguishes its clients itself.
         unbound = (
@@ -689,6 +695,50 @@ class ApprovalGate:
             secrets=self.secrets,
         )
         inbox.add(record, call.session, bound_session, partial(self._respond_pending, call))
+
+    def _return_outcome_only(self, call: Call, decision: Decision, reviewed: ReviewedCall) -> None:
+        """Handle a call that asks for the result of one approval. It never becomes a new call.
+
+        Raises InterlockError when the approval is unknown, is over, or has returned its result.
+        """
+        assert call.caller is not None
+        id = read_required_approval(call)
+        entry, route = self._inbox.find(id), call.route
+        if entry is None and not decision.needs_approval and route and route.route_members:
+            # A child node may have the approval. It handles the same member of `_meta`.
+            self.host.record_and_send(call)
+            return
+        data = {"confirmation_id": id}
+        if entry is None or entry.record.caller != call.caller:
+            raise InterlockError(
+                UNKNOWN_APPROVAL,
+                f"The approval {id[:80]!r} is unknown. The call was not made.",
+                data,
+            )
+        record = entry.record
+        if record.digest != reviewed.digest:
+            raise InterlockError(
+                UNKNOWN_APPROVAL,
+                f"The approval {id} belongs to another call. Use the same tool and arguments. The "
+                "call was not made.",
+                data,
+            )
+        data["state"] = record.state
+        if entry.is_delivered or record.collected:
+            raise InterlockError(
+                ALREADY_DECIDED,
+                f"The result of the approval {id} was already returned. The call was not made "
+                "again.",
+                data,
+            )
+        if not self._handle_repeat(call, entry, decision, reviewed):
+            note = f" {entry.record.note}" if entry.record.note else ""
+            raise InterlockError(
+                CONFIRMATION_EXPIRED,
+                f"The approval {id} is not valid any more. Its state is {entry.record.state}."
+                f"{note} The call was not made.",
+                data,
+            )
 
     def _find_entry(
         self, call: Call, digest: str, bound_session: ClientSession | None

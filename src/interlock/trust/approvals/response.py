@@ -39,7 +39,7 @@ from interlock.errors import (
 from interlock.primitives.timestamps import format_utc
 from interlock.protocol.input_required import REQUEST_STATE, write_input_request
 from interlock.protocol.jsonrpc import decode_members, decode_value, encode_members, encode_value
-from interlock.protocol.mcp import ELICITATION, Era, summarize_result
+from interlock.protocol.mcp import ELICITATION, META_APPROVAL_ONLY, Era, summarize_result
 from interlock.protocol.mcpax import APPROVAL, EXECUTED_AT, STATUS
 from interlock.trust.approvals.record import (
     DISPATCHING,
@@ -212,7 +212,17 @@ def read_approval_id(call: Call, seals: StateSealer) -> str:
         token = call.operation_request.confirmation
         if token:
             return token.partition("_")[2]
-    raw = None if call.meta is None else call.meta.get(APPROVAL)
+    return _read_meta_id(call, APPROVAL)
+
+
+def read_required_approval(call: Call) -> str:
+    """Return the id of the approval whose result alone the call asks for. Empty: none, or the
+    member of `_meta` is not valid."""
+    return _read_meta_id(call, META_APPROVAL_ONLY)
+
+
+def _read_meta_id(call: Call, key: str) -> str:
+    raw = None if call.meta is None else call.meta.get(key)
     try:
         value = None if raw is None else decode_value(raw)
     except InterlockError:
