@@ -60,6 +60,7 @@ def hold_call(world: CommandLine, id: int = 1) -> str:
     actual = str(pending_approvals(world)[-1]["id"])
     # For a person: the next command, and not what a model is told.
     assert f"interlock approve {actual}" in result.stderr
+    assert f"interlock call … --approval {actual}" in result.stderr
     assert "your user" not in result.stdout + result.stderr
     return actual
 

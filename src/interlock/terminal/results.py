@@ -92,7 +92,11 @@ def _print_pending(
     output.print_note(f"Reject:  {selector.format_command(f'reject {id}')}")
     output.print_note(
         "The call runs when it is approved, and `interlock approve` prints the result. "
-        f"It is pending until {field_text('expires_at')}. After that, repeat the call."
+        f"If no operator decides before {field_text('expires_at')}, the call expires."
+    )
+    output.print_note(
+        "To get the result later, use the same tool and arguments: "
+        f"{selector.format_command(f'call … --approval {id}')}"
     )
     if no_operator:
         enrol_command = selector.format_command("keys new NAME")
