@@ -16,7 +16,10 @@ import msgspec
 import pytest
 
 from interlock.cli.approvals import _print_details
+from interlock.errors import InterlockError
 from interlock.terminal.approvals_client import PendingApproval
+from interlock.terminal.node_discovery import NodeSelector
+from interlock.terminal.operator_key import choose_key
 from tests.support.command_line import DEMO, INTERLOCK, CommandLine
 from tests.support.waiting import HANG_TIMEOUT, wait_until
 
@@ -464,6 +467,16 @@ def test_creates_key_for_running_node(world: CommandLine) -> None:
     again = world.run_here("keys", "new", "chief", "--node", here)
     assert (again.returncode, " exists. " in again.stderr) == (3, True)
     assert "not enrolled" not in again.stderr
+
+
+def test_missing_key_names_command_for_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.delenv("INTERLOCK_KEY", raising=False)
+    with pytest.raises(InterlockError) as missing:
+        choose_key(None, NodeSelector(node="8561"))
+    assert "interlock keys new NAME --node 8561\n" in missing.value.message
 
 
 def test_failed_key_creation_leaves_no_files(world: CommandLine) -> None:

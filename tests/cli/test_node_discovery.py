@@ -63,6 +63,8 @@ def test_config_without_node_starts_own_servers(world: CommandLine) -> None:
     assert "mine.roll_dice" in result.stdout
     here = f"127.0.0.1:{world.port}"
     assert f"Note: a node runs at {here}; use --node {here}\n" in result.stderr
+    for command in (["keys", "list"], ["keys", "approve", "ffffff"], ["keys", "reject", "ffffff"]):
+        assert f"but a node runs at {here}; use --node {here}\n" in world.run_here(*command).stderr
     status = world.run_here("status")
     assert status.returncode == 4
     assert (

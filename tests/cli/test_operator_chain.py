@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import subprocess
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -74,7 +75,10 @@ def test_program_of_same_user_cannot_enrol_itself(office: CommandLine) -> None:
     assert approve(office, id, "x").returncode == 1
     assert_pending(office, id)
     status = json.loads(office.run_here("status", "--json").stdout)
-    assert any("keys approve" in problem for problem in status["problems"])
+    address = f"--node {urlsplit(status['url']).netloc}"
+    assert any("keys approve" in problem and address in problem for problem in status["problems"])
+    unknown = office.run_here("keys", "reject", "ffffff", *address.split())
+    assert (unknown.returncode, f"keys list {address}" in unknown.stderr) == (1, True)
 
 
 def test_operator_approves_enrolment(office: CommandLine) -> None:

@@ -155,7 +155,8 @@ def approve(
     if interactive and not sys.stdin.isatty():
         raise typer.BadParameter(
             "Cannot ask for a confirmation: stdin is not a terminal. "
-            f"Look at the call (interlock approvals {id}), then add --yes."
+            f"Look at the call ({target.selector.format_command(f'approvals {id}')}), then add "
+            "--yes."
         )
     if approval.masked and not interactive and not (reveal or accept_masked):
         raise typer.BadParameter(
@@ -203,14 +204,19 @@ def reject(
     from interlock.terminal.approvals_client import ApprovalsClient
 
     _check_id(id)
-    inbox = ApprovalsClient(node_discovery.find_node(config, node))
+    target = node_discovery.find_node(config, node)
+    inbox = ApprovalsClient(target)
     approval = inbox.find(id)
     _require_pending(approval)
     payload: dict[str, Any] = {"refuse": True, "reason": reason}
     if key is not None or approval.at:
         payload = {
             "proof": _sign_decision(
-                approval, "refuse", reason, operator_key.choose_key(key), passphrase_file
+                approval,
+                "refuse",
+                reason,
+                operator_key.choose_key(key, target.selector),
+                passphrase_file,
             )
         }
     _print_decision(inbox.decide(approval, payload), json=json)

@@ -174,6 +174,7 @@ def list_keys(
 ) -> None:
     """List the operators: enrolled keys and passkeys, pending enrolments, anchors of the config."""
     target = node_discovery.find_local_node(config, node)
+    _warn_if_other_node(target)
     store = key_choice.open_operator_store(target)
     rows = [
         {
@@ -325,14 +326,16 @@ def approve(
       interlock keys approve 3f0c0e
     """
     target = node_discovery.find_local_node(config, node)
+    _warn_if_other_node(target)
     store = key_choice.open_operator_store(target)
-    pending = store.find_pending(id)
+    pending = _find_pending(store, id, target.selector)
     path = _require_signing_key(store, target, key)
     if not yes:
         if not sys.stdin.isatty():
             raise typer.BadParameter(
                 "Cannot ask for a confirmation: stdin is not a terminal. "
-                "Look at the enrolment (interlock keys list), then add --yes."
+                f"Look at the enrolment ({target.selector.format_command('keys list')}), then add "
+                "--yes."
             )
         _print_pending_enrolment(pending)
         if not output.confirm("Allow this key to approve calls?"):
@@ -356,8 +359,10 @@ def reject(
     Example:
       interlock keys reject 3f0c0e
     """
-    store = key_choice.open_operator_store(node_discovery.find_local_node(config, node))
-    pending = store.find_pending(id)
+    target = node_discovery.find_local_node(config, node)
+    _warn_if_other_node(target)
+    store = key_choice.open_operator_store(target)
+    pending = _find_pending(store, id, target.selector)
     store.reject(pending.id)
     print(f"Rejected: {pending.enrolment.name} ({pending.enrolment.kind}) is not enrolled.")
 
@@ -455,6 +460,22 @@ def remove(
             + target.selector.format_command("keys list")
         )
         raise typer.Exit(1)
+
+
+def _find_pending(
+    store: OperatorStore, id: str, selector: node_discovery.NodeSelector
+) -> PendingEnrolment:
+    """Return the pending enrolment whose id begins with `id`. Raises InterlockError."""
+    from interlock.errors import InterlockError
+
+    try:
+        return store.find_pending(id)
+    except InterlockError as error:
+        # The store does not know how the user selected the node.
+        error.message = error.message.replace(
+            "`interlock keys list`", f"`{selector.format_command('keys list')}`"
+        )
+        raise
 
 
 def _choose_signing_key(

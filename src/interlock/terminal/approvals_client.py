@@ -149,7 +149,7 @@ class ApprovalsClient:
             raise InterlockError(
                 INTERNAL,
                 f"No pending approval has an id that begins with {id}. "
-                "List them: interlock approvals",
+                f"List them: {self._target.selector.format_command('approvals')}",
             )
         unknown_error: InterlockError | None = None
         for route in self._routes():

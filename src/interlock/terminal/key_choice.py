@@ -33,7 +33,7 @@ def choose_key(
     """
     user_keys = list_user_keys()
     if key_path is not None or os.environ.get("INTERLOCK_KEY") or not is_local or not user_keys:
-        return operator_key.choose_key(key_path)
+        return operator_key.choose_key(key_path, target.selector)
     active_keys = list(_active_keys(target))
     callers = (approval.caller.get("name", ""), approval.caller.get("above", ""))
     usable: list[Path] = []
@@ -113,10 +113,12 @@ def choose_enrolled_key(key_path: Path | None, target: TargetNode) -> Path:
     target node, else the only key. Raises InterlockError."""
     user_keys = list_user_keys()
     if key_path is not None or os.environ.get("INTERLOCK_KEY") or len(user_keys) < 2:
-        return operator_key.choose_key(key_path)
+        return operator_key.choose_key(key_path, target.selector)
     ids = {id for id, _ in _active_keys(target)}
     enrolled_keys = [path for path, id in user_keys.items() if id in ids]
-    return enrolled_keys[0] if len(enrolled_keys) == 1 else operator_key.choose_key(None)
+    if len(enrolled_keys) == 1:
+        return enrolled_keys[0]
+    return operator_key.choose_key(None, target.selector)
 
 
 def _config_anchors(target: TargetNode) -> Iterator[Anchor]:

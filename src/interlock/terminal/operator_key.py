@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from interlock.errors import CONFIG, InterlockError
-from interlock.terminal import config_source, output
+from interlock.terminal import config_source, node_discovery, output
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 PROOF_SECONDS: Final = 120
 _MIN_PASSPHRASE_LENGTH: Final = 8
+_DEFAULT_SELECTOR: Final = node_discovery.NodeSelector()
 
 
 def keys_dir(environ: Mapping[str, str] = os.environ) -> Path:
@@ -107,8 +108,14 @@ def _cannot_write_error(folder: Path, error: OSError) -> InterlockError:
     )
 
 
-def choose_key(key_path: Path | None) -> Path:
-    """Choose the key to sign with: the named key, else the only key. Raises InterlockError."""
+def choose_key(
+    key_path: Path | None, selector: node_discovery.NodeSelector = _DEFAULT_SELECTOR
+) -> Path:
+    """Choose the key to sign with: the named key, else the only key. Raises InterlockError.
+
+    Args:
+        selector: the options that selected the node, for the command that creates a key.
+    """
     if key_path is not None:
         if key_path.exists() or key_path.suffix or len(key_path.parts) > 1:
             return key_path
@@ -126,7 +133,7 @@ def choose_key(key_path: Path | None) -> Path:
         raise InterlockError(CONFIG, f"You have several keys ({names}). Choose one: --key NAME")
     raise InterlockError(
         CONFIG,
-        f"There is no key in {folder}. Create one: interlock keys new NAME\n"
+        f"There is no key in {folder}. Create one: {selector.format_command('keys new NAME')}\n"
         "A passkey or a browser key signs on the approval page instead.",
     )
 

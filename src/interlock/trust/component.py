@@ -114,6 +114,7 @@ class Trust(Component):
         approvals = self.approving.approvals
         pipeline.install_gate(approvals.gate, approvals.confirm_call)
         approvals.gate.on_approved_tool = self.pins.on_approved_tool
+        self.approving.operators.watch.command_options = node_option(config.listen)
         approvals.watch(partial(log_pending, option=node_option(config.listen)), (PENDING,))
         self.identity.watch.on_change = partial(self._audit.record_change, "tokens")
         self.approving.operators.watch.on_change = partial(self._audit.record_change, "keys")

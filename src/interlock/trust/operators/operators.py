@@ -83,6 +83,8 @@ class OperatorWatch:
         self.enrolled: tuple[Enrolment, ...] = ()
         self.pending: tuple[PendingEnrolment, ...] = ()
         """Enrolments that wait for an operator."""
+        self.command_options = ""
+        """The options with which a command finds this node, with a leading space."""
         self.recovery_delay: float | None = None
         """After so many seconds a recovery counts without an operator. None: never."""
         self.warning = ""
@@ -250,12 +252,12 @@ class OperatorWatch:
                     when = f"at {format_local(expires_at)}"
                 notices.append(
                     f"Recovery: {label} becomes an operator {when}, without the proof of another. "
-                    f"Reject it: interlock keys reject {id}"
+                    f"Reject it: interlock keys reject {id}{self.command_options}"
                 )
             else:
                 notices.append(
                     f"Enrolment pending: {label} requests to become an operator. An operator "
-                    f"confirms it: interlock keys approve {id}"
+                    f"confirms it: interlock keys approve {id}{self.command_options}"
                 )
         return notices
 
