@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from interlock.aql import view as surface
-from interlock.aql.operations import OperationSnapshot
+from interlock.aql.operations import OperationSnapshot, Parameter
 from interlock.aql.view import ViewListBuilder
 from interlock.core.catalog.offering import read_builtin_offering
 from interlock.core.catalog.snapshot import View
@@ -210,10 +210,22 @@ def test_update_example_uses_real_tool() -> None:
     assert 'fs_update_file {"path":…' in one
 
 
+def test_update_example_has_input_once() -> None:
+    parameters = (
+        Parameter("id", "id", "string", True, {}),
+        Parameter("input", "input", "object", True, {}),
+    )
+    own = builtin_operation("update_note", Category.UPDATE, parameters=parameters)
+    about = list_endpoints(SINGLE, operation_catalog(natives=(own,)))["mcp_aql"]["description"]
+    assert 'such as update_note {"id":…,"input":{…}}' in about
+
+
 @pytest.mark.spec("AQ-MCP-2.1.2-1")
 def test_description_of_single_endpoint() -> None:
     about = list_endpoints(SINGLE, numbered_catalog(100))["mcp_aql"]["description"]
-    assert about.startswith("Unified entry point to 102 operations of server0, server1.")
+    assert about.startswith(
+        "Unified entry point to 100 operations of server0, server1, and 2 of the node."
+    )
     for category in Category:
         assert re.search(rf"{category.value} \d+ \(server0_\w+…\)", about)
 

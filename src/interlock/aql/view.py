@@ -312,9 +312,17 @@ def _single_description(
             names = _sample_names(operation_view, operation_catalog, operations, 1)
             groups.append(f"{category.value} {len(operations)} ({', '.join(names)}…)")
     example = _update_example(operation_view, operation_catalog, visible_operations)
+    servers = _servers_text(visible_operations)
+    # Built-in operations and contracts belong to no server.
+    own_count = sum(
+        operation.builtin is not None or not operation.tool.segment
+        for operation in visible_operations
+    )
+    count, own_text = len(visible_operations), ""
+    if servers and own_count:
+        count, own_text = count - own_count, f", and {own_count} of the node"
     return (
-        f"Unified entry point to {len(visible_operations)} operations"
-        f"{_servers_text(visible_operations)}. "
+        f"Unified entry point to {count} operations{servers}{own_text}. "
         f"Find one by a short request: {_SEARCH_EXAMPLE}. "
         f'Then {{"operation":NAME,"params":{{…}}}}{example}. '
         f"{'; '.join(groups)}."
@@ -340,7 +348,9 @@ def _update_example(
     names_shown = [
         parameter.name
         for parameter in parameters
-        if parameter.required and not (needs_input and parameter.in_input)
+        if parameter.required
+        # `input` is added at the end.
+        and not (needs_input and (parameter.in_input or parameter.name == INPUT))
     ]
     names_shown += [
         parameter.name
