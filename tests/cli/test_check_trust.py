@@ -6,6 +6,14 @@ import json
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
+from joserfc.jwk import OKPKey
 
 from tests.support.command_line import DEMO, CommandLine
 
@@ -66,6 +74,24 @@ def test_reports_invalid_keys(world: CommandLine) -> None:
         "The trust anchor 'chief' needs an Ed25519 or P-256 public key, as PEM or JWK"
     )
     assert result[3][1].startswith("not a valid JWKS: ")
+
+
+@pytest.mark.parametrize("kind", ["pem", "jwk", "pub"])
+def test_warns_about_private_key_of_anchor(world: CommandLine, kind: str) -> None:
+    key = Ed25519PrivateKey.generate()
+    public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    texts = {
+        "pem": key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
+        "jwk": json.dumps(OKPKey.import_key(key).as_dict(private=True)).encode(),
+        "pub": public,
+    }
+    file = world.cwd / f"chief.{kind}"
+    file.write_bytes(texts[kind])
+    world.config({"demo": DEMO}, approvals={"anchors": [{"name": "chief", "key": file.name}]})
+    result = world.run_here("check", "--json")
+    assert result.returncode == 0, result.stderr
+    warned = [warning["path"] for warning in json.loads(result.stdout)["warnings"]]
+    assert warned == ([] if kind == "pub" else ["approvals.anchors[0].key"])
 
 
 CONFIRMS = {"name": "a", "then": "confirm"}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from interlock.core.config import Config, ConfigError, Problem, resolve
@@ -27,7 +28,7 @@ def config_warnings(config: Config, source: ConfigSource) -> Iterator[Problem]:
     A rule can be about a server that registers later. If servers can register, a rule is reported
     only if its name is similar to that of a known server. Raises ConfigError for a missing file.
     """
-    warnings = list(_weak_tokens(config, source))
+    warnings = [*_weak_tokens(config, source), *_private_anchor_keys(config, source)]
     for reports in load_reports():
         warnings += reports.config_warnings(config, source)
     warnings += _rules_without_server(config)
@@ -82,6 +83,27 @@ def _weak_tokens(config: Config, source: ConfigSource) -> Iterator[ConfigWarning
         elif len(secret) < MIN_TOKEN_LENGTH:
             message = f"the token has less than {MIN_TOKEN_LENGTH} characters and can be guessed"
             yield path, message, "create a longer token: openssl rand -hex 24"
+
+
+def _private_anchor_keys(config: Config, source: ConfigSource) -> Iterator[ConfigWarning]:
+    """Yield trust anchors whose key file has a private key. The node needs the public key only."""
+    from interlock.trust.approvals.proofs import is_private_key
+
+    for index, anchor in enumerate(config.approvals.anchors):
+        if anchor.key is None:
+            continue
+        file = source.base_dir / Path(anchor.key).expanduser()
+        try:
+            is_private = is_private_key(file.read_bytes())
+        except OSError:
+            # `missing_references` reports it.
+            continue
+        if is_private:
+            yield (
+                ("approvals", "anchors", index, "key"),
+                "this is a private key, and readers of the file can approve calls",
+                f"use the file with the public key, such as {Path(anchor.key).with_suffix('.pub')}",
+            )
 
 
 def _rules_without_server(config: Config) -> Iterator[ConfigWarning]:

@@ -265,6 +265,16 @@ def read_public_key(text: bytes | str | dict[str, Any], name: str) -> tuple[Any,
     raise _anchor_error(name, "needs an Ed25519 or P-256 public key, as PEM or JWK")
 
 
+def is_private_key(text: bytes) -> bool:
+    """Return whether the text of a key file (PEM or JWK) has a private key."""
+    if b"PRIVATE KEY-----" in text:
+        return True
+    try:
+        return "d" in msgspec.json.decode(text, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+
+
 def _anchor_error(name: str, reason: str) -> InterlockError:
     return InterlockError(CONFIG, f"The trust anchor {name!r} {reason}.")
 
