@@ -22,6 +22,16 @@ def test_tools_starts_own_node(world: CommandLine) -> None:
     assert any("demo.roll_dice" in line and "read_only" in line for line in lines)
     assert lines[-1].startswith("9 tools of 1 server, ≈")
     assert "gone: Cannot start gone" in result.stderr
+    assert world.run("tools", "--server", "gone").returncode == 4
+
+
+def test_tools_fails_without_ready_server(world: CommandLine) -> None:
+    world.config({"gone": "no-such-program-anywhere"})
+    result = world.run_here("tools", "--json")
+    assert (result.returncode, json.loads(result.stdout)["tools"]) == (4, [])
+    world.up().wait_for_line("gone: ")
+    for option in ([], ["--server", "gone"]):
+        assert world.run_here("tools", *option).returncode == 4
 
 
 def test_prints_tools_of_running_node_as_json(world: CommandLine) -> None:

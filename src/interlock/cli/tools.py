@@ -42,7 +42,8 @@ def tools(
 
     The list comes from the running node. If no node is running, the servers are started for this
     command. A server that hangs is not waited for, unless --server names it. Servers that are not
-    ready are reported on stderr.
+    ready are reported on stderr. The exit code is 4 if no server is ready, or not the one of
+    --server.
 
     The token cost is an estimate: one token per four characters of the tool's name, description and
     input schema. A model reads these before it calls the tool.
@@ -56,7 +57,7 @@ def tools(
     from interlock.terminal.event_loop import run
     from interlock.terminal.tool_table import describe_unready
 
-    listed_tools, server_keys, unready_upstreams, full_config = run(
+    listed_tools, server_keys, unready_upstreams, failed_keys, full_config = run(
         _fetch_tools(config, node, server)
     )
     if server is not None:
@@ -76,6 +77,8 @@ def tools(
         full_config, listed_tools, config, {upstream.key for upstream in unready_upstreams}
     ):
         output.print_note(f"Warning: {warning}")
+    if server in failed_keys or (failed_keys and not listed_tools):
+        raise typer.Exit(output.UNREACHABLE)
 
 
 def _unmatched_names(
@@ -126,7 +129,12 @@ def _unmatched_names(
 
 async def _fetch_tools(
     config: Path | None, node: str | None, server: str | None
-) -> tuple[list[ListedTool], list[str], list[UpstreamSummary], Config]:
+) -> tuple[list[ListedTool], list[str], list[UpstreamSummary], set[str], Config]:
+    """Return the tools, the servers, and those that are not ready.
+
+    The servers that a temporary node could not start were reported already, so they are only in the
+    set of failed servers.
+    """
     from msgspec.structs import replace
 
     from interlock.terminal.node_client import connect_to_node
@@ -147,7 +155,17 @@ async def _fetch_tools(
         *(tool.server for tool in listed_tools),
         *(upstream.key for upstream in unready_upstreams),
     ]
-    return listed_tools, list(dict.fromkeys(server_keys)), unready_upstreams, node_client.config
+    failed_keys = {
+        *node_client.unready_servers,
+        *(upstream.key for upstream in unready_upstreams),
+    }
+    return (
+        listed_tools,
+        list(dict.fromkeys(server_keys)),
+        unready_upstreams,
+        failed_keys,
+        node_client.config,
+    )
 
 
 def _tools_as_data(listed_tools: list[ListedTool]) -> dict[str, Any]:
