@@ -100,13 +100,28 @@ def test_reads_tool_effect_from_running_node(ruled_world: CommandLine) -> None:
     assert (data["decision"]["action"], data["decision"]["rule"]) == ("deny", "hinted")
     unknown = ruled_world.run_here("policy", "explain", "demo.nothing")
     assert unknown.returncode == 2
-    assert "The node has no tool 'demo.nothing'" in unknown.stderr
+    message = " ".join(unknown.stderr.replace("│", " ").split())
+    assert "The node has no tool 'demo.nothing'" in message
+    assert "use --effect" in message
+    similar = ruled_world.run_here("policy", "explain", "files.notes_add")
+    assert (similar.returncode, "Did you mean demo.notes_add?" in similar.stderr) == (2, True)
 
 
 def test_effect_is_required_without_node(ruled_world: CommandLine) -> None:
     result = ruled_world.run_here("policy", "explain", "demo.notes_delete")
     assert result.returncode == 2
     assert "Use --effect" in " ".join(result.stderr.replace("│", " ").split())
+
+
+def test_denial_of_every_effect_needs_no_node(ruled_world: CommandLine) -> None:
+    denied = ("policy", "explain", "demo.notes_delete", "--caller", "ci", "--role", "bot")
+    result = ruled_world.run_here(*denied)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines()[:2] == [
+        "demo.notes_delete  (any effect), called by ci, roles bot",
+        "deny  by no bots",
+    ]
+    assert ruled_world.run_here(*denied, "--node", "1").returncode != 0
 
 
 @pytest.mark.parametrize(

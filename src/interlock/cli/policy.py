@@ -197,7 +197,8 @@ _DEFAULTS: Final = {
 def _policy() -> None:
     """Show the policy rules, explain a decision, or test the rules.
 
-    The most restrictive matching rule decides. In this order: allow, confirm, verify, deny.
+    The most restrictive matching rule decides. From the least to the most restrictive: allow,
+    confirm, verify, deny.
     """
 
 
@@ -304,7 +305,8 @@ def explain(
 ) -> None:
     """Explain the decision on a call: the deciding rule, other matching rules, and near misses.
 
-    The running node supplies the effect of the tool. If no node is running, use --effect.
+    The running node supplies the effect of the tool. If no node is running, or the node does not
+    have the tool, use --effect.
 
     \b
     Examples:
@@ -314,13 +316,17 @@ def explain(
     from interlock.trust.policy.explanation import explain as explain_call
 
     compiled = _find_policy(config, node)
-    query = _build_query(tool, caller, role, scope, args, effect, config, node)
+    query, has_effect = _build_query(
+        compiled, tool, caller, role, scope, args, effect, config, node
+    )
     call, policy_request = query.build_request()
-    explanation = _drop_other_tools(explain_call(compiled, call, policy_request))
+    explanation = _drop_other_matches(
+        explain_call(compiled, call, policy_request), has_effect=has_effect
+    )
     if json:
         output.print_json({"call": query, "decision": explanation})
     else:
-        _print_explanation(query, explanation)
+        _print_explanation(query, explanation, has_effect=has_effect)
 
 
 def _load_policy(config: Path | None) -> tuple[Config, Policy]:
@@ -382,12 +388,13 @@ def _find_policy_by_version(
     )
 
 
-def _drop_other_tools(explanation: Explanation) -> Explanation:
-    """Remove near misses that are about other tools."""
+def _drop_other_matches(explanation: Explanation, *, has_effect: bool) -> Explanation:
+    """Remove near misses that are about other tools, and about an unknown effect."""
     from msgspec.structs import replace
 
+    prefixes = ("tools: ",) if has_effect else ("tools: ", "effects: ")
     near_misses = tuple(
-        match for match in explanation.nearly if not match.misses[0].startswith("tools: ")
+        match for match in explanation.nearly if not match.misses[0].startswith(prefixes)
     )
     return replace(explanation, nearly=near_misses)
 
@@ -396,6 +403,7 @@ def _drop_other_tools(explanation: Explanation) -> Explanation:
 
 
 def _build_query(
+    compiled: Policy,
     tool: str,
     caller: str,
     roles: list[str] | None,
@@ -404,7 +412,8 @@ def _build_query(
     effect: str | None,
     config: Path | None,
     node: str | None,
-) -> PolicyQuery:
+) -> tuple[PolicyQuery, bool]:
+    """Return the query, and whether its effect is the effect of the tool."""
     import msgspec
 
     from interlock.errors import ProtocolError
@@ -424,13 +433,36 @@ def _build_query(
             query.build_request()
         except ProtocolError as exc:
             raise typer.BadParameter(exc.message) from None
-        return query
+        return query, True
     if effect is not None:
-        return msgspec.structs.replace(query, tool=tool, effect=effect)
+        return msgspec.structs.replace(query, tool=tool, effect=effect), True
+    from interlock.terminal import node_discovery
     from interlock.terminal.event_loop import run
 
+    if node_discovery.find_node(config, node).fetch_summary() is None:
+        query = msgspec.structs.replace(query, tool=tool)
+        denied = _find_denied(compiled, query)
+        if denied is None:
+            raise typer.BadParameter(
+                f"No node is running, so the effect of {tool} is unknown. Use --effect, or start "
+                "the node."
+            )
+        return denied, False
     tool_fields = run(_fetch_tool(tool, arguments, config, node))
-    return msgspec.structs.replace(query, **tool_fields)
+    return msgspec.structs.replace(query, **tool_fields), True
+
+
+def _find_denied(compiled: Policy, query: PolicyQuery) -> PolicyQuery | None:
+    """Return the query with an effect, if one rule denies the call with every effect.
+
+    Annotations, which are unknown as well, can only add rules, and no rule is more restrictive.
+    """
+    from msgspec.structs import replace
+
+    queries = [replace(query, effect=effect) for effect in _EFFECTS]
+    decisions = [compiled.judge_as(*item.build_request()) for item in queries]
+    denies = all(decision.action.label == "deny" for decision in decisions)
+    return queries[-1] if denies and len({decision.rule for decision in decisions}) == 1 else None
 
 
 async def _fetch_tool(
@@ -443,11 +475,6 @@ async def _fetch_tool(
     from interlock.trust.policy.attributes import read_annotations
 
     target = node_discovery.find_node(config, node)
-    if target.fetch_summary() is None:
-        raise typer.BadParameter(
-            f"No node is running, so the effect of {tool} is unknown. Use --effect, or start the "
-            "node."
-        )
     async with connect_to_node(config, node=node) as node_client:
         definitions = await node_client.list_tools()
         listed_tools = read_listing(definitions, node_client.config)
@@ -467,7 +494,18 @@ async def _fetch_tool(
                 "annotations": read_annotations(definition) or {},
             }
     tools = target.selector.format_command("tools")
-    raise typer.BadParameter(f"The node has no tool {tool!r}. List the tools: {tools}")
+    similar = _find_similar(tool, [tool_entry.name for tool_entry in listed_tools])
+    raise typer.BadParameter(
+        f"The node has no tool {tool!r}. {f'Did you mean {similar}? ' if similar else ''}List the "
+        f"tools: {tools}. For a tool of another node, use --effect."
+    )
+
+
+def _find_similar(tool: str, names: list[str]) -> str:
+    """Return the name with the same last part, else the most similar one. Empty: none."""
+    leaf = tool.replace("__", ".").rpartition(".")[2]
+    same_leaf = [name for name in names if name.rpartition(".")[2] == leaf]
+    return next(iter(same_leaf or difflib.get_close_matches(tool, names, n=1)), "")
 
 
 # -- output
@@ -492,11 +530,19 @@ def _print_results(results: list[CaseResult]) -> None:
     console.print(f"{count_text}, {failed} failed" if failed else f"{count_text}, all passed")
 
 
-def _print_explanation(query: PolicyQuery, explanation: Explanation) -> None:
+def _print_explanation(
+    query: PolicyQuery, explanation: Explanation, *, has_effect: bool = True
+) -> None:
+    """Print an explanation.
+
+    Args:
+        has_effect: False if the effect of the tool is unknown, and the decision the same for all.
+    """
     from rich.text import Text
 
     console = output.create_console()
-    subject = f"{query.tool}  ({query.effect})" if query.tool else f"{query.kind}"
+    effect = query.effect if has_effect else "any effect"
+    subject = f"{query.tool}  ({effect})" if query.tool else f"{query.kind}"
     caller_text = query.caller
     if query.roles:
         caller_text += f", roles {', '.join(query.roles)}"

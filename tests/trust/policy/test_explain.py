@@ -45,8 +45,8 @@ def test_explains_why_selectors_do_not_match() -> None:
     )
     assert {match.rule: match.misses[0] for match in explanation.nearly} == {
         "callers": "callers: deputy, carol, dave and 1 more, not owner",
-        "roles": "roles: ops, not dev",
-        "scopes": "scopes: admin, not read:*, write:github.*",
+        "roles": "roles: needs one of ops; this caller has dev",
+        "scopes": "scopes: needs one of admin; this caller has read:*, write:github.*",
         "tools": "tools: bank.balance, not bank.pay",
         "elsewhere": "tools: savings.pay, not bank.pay",
         "effects": "effects: read_only, not mutating",

@@ -100,9 +100,11 @@ def _caller_misses(rule: Rule, caller: Caller) -> Iterator[str]:
     if rule.callers is not None and not rule.matches_name(caller):
         yield f"callers: {_list(rule.callers.patterns)}, not {caller.name or 'nobody'}"
     if rule.roles is not None and rule.roles.isdisjoint(caller.roles):
-        yield f"roles: {_list(sorted(rule.roles))}, not {_list(caller.roles) or 'none'}"
+        needed, actual = _list(sorted(rule.roles)), _list(caller.roles) or "none"
+        yield f"roles: needs one of {needed}; this caller has {actual}"
     if rule.scopes is not None and rule.scopes.isdisjoint(caller.scopes or ()):
-        yield f"scopes: {_list(sorted(rule.scopes))}, not {_list(caller.scopes or ()) or 'none'}"
+        needed, actual = _list(sorted(rule.scopes)), _list(caller.scopes or ()) or "none"
+        yield f"scopes: needs one of {needed}; this caller has {actual}"
 
 
 def _request_misses(rule: Rule, request: PolicyRequest) -> Iterator[str]:
