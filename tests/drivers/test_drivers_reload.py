@@ -348,9 +348,9 @@ async def test_call_on_replaced_driver_ends_at_its_deadline(tmp_path: Path) -> N
         seen = glances
         await node.until(lambda: glances > seen + 20, "looks at who still waits")
         assert not late.done()
-        await server.peer.request("tools/call", {"name": "release", "arguments": {}})
+        await server.upstream_client.request("tools/call", {"name": "release", "arguments": {}})
         assert b"at last" in (await late).result
-        await node.until(lambda: server.peer is None, "nobody waits for it any more")
+        await node.until(lambda: server.upstream_client is None, "nobody waits for it any more")
 
 
 async def test_shutdown_does_not_wait_for_old_server(tmp_path: Path) -> None:
@@ -363,7 +363,7 @@ async def test_shutdown_does_not_wait_for_old_server(tmp_path: Path) -> None:
         # As when the drivers' settings are others now.
         async with asyncio.timeout(HANG_TIMEOUT):
             await node.drivers.close()
-        assert server.peer is None
+        assert server.upstream_client is None
         with pytest.raises(InterlockError):
             await late
 

@@ -69,7 +69,7 @@ def wait_for_rejection(node: NodeThread, recorded: RecordedRequest, why: str) ->
     node.until(lambda: recorded.answers, why)
     (one,) = recorded.answers
     assert one.code == -32603
-    assert "gone" in one.message
+    assert "disconnected" in one.message
 
 
 # -- there and back

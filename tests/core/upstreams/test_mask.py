@@ -98,7 +98,7 @@ async def test_masks_secret_in_server_name_and_errors(tmp_path: Path) -> None:
 
 def test_masks_secret_in_relayed_details() -> None:
     peer = SimpleNamespace(mask=mask_of("secret-value"), speaks_ax=True)
-    exchange: Any = SimpleNamespace(peer=peer, method="tools/call")
+    exchange: Any = SimpleNamespace(upstream_client=peer, method="tools/call")
     data = Raw(b'{"detail":"It has secret-value.","rule":"r","path":["secret-value"]}')
     error = error_from_response(exchange, ErrorObject(DENIED.ax_code, DENIED.ax_name, data))
     assert isinstance(error, RelayedError)
