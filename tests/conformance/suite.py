@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import yaml
 
@@ -58,6 +58,14 @@ class Findings:
             counted[key] += 1
             self.status[check] = item["status"]
             self.told[check] = str(item.get("errorMessage") or item.get("description") or "")
+
+    def replace(self, other: Findings) -> None:
+        """Replace the findings of the scenarios of another run."""
+        replaced = {check.scenario for check in other.status}
+        for mine, new in ((self.status, other.status), (self.told, other.told)):
+            for check in [check for check in mine if check.scenario in replaced]:
+                del mine[check]
+            mine.update(new)
 
     @property
     def passed(self) -> set[Check]:
@@ -134,11 +142,24 @@ def _findings(folder: Path, log: str, named: Callable[[str], str]) -> Findings:
     return result
 
 
+TIMED_SCENARIOS: Final = frozenset({"server-stateless"})
+"""Scenarios in which the suite measures time: parts of a stream must come in separate reads, which
+they do not on a busy machine. They fail only if they fail several times."""
+TIMED_ATTEMPTS: Final = 5
+
+
 def run_server(url: str, revision: str, folder: Path) -> Findings:
-    """Everything that the suite demands of a server of this revision, scored or not."""
+    """Run everything that the suite demands of a server of this revision, scored or not."""
     arguments = ["server", "--url", url, "--requirements", revision]
     _, log = _suite([*arguments, "--timeout", str(SCENARIO_MS)], folder, None)
-    return _findings(folder, log, lambda name: name)
+    result = _findings(folder, log, lambda name: name)
+    reached = {check.scenario for check in result.status}
+    for attempt in range(TIMED_ATTEMPTS):
+        failed = (TIMED_SCENARIOS & reached) - result.good
+        if not failed:
+            break
+        result.replace(run_scenarios(url, revision, failed, folder / f"attempt{attempt}"))
+    return result
 
 
 def run_scenarios(url: str, revision: str, scenarios: Iterable[str], folder: Path) -> Findings:
