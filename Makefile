@@ -62,6 +62,7 @@ test: $(DEV) peers frameworks ## run all checks: lint, types, layers, tests, a s
 	@$(MAKE) --no-print-directory fuzz-short
 	@echo "· spec coverage"
 	@$(BIN)/python -m tools.spec_coverage --check
+	@$(BIN)/python -m tools.spec_mutations --check
 
 # Tests that start few programs. They take about three minutes.
 CHECKED := tests/aql tests/automation tests/channels tests/contracts tests/core tests/manifests \
