@@ -347,6 +347,8 @@ BREAKING_CHANGE = _define(
 INTERNAL = _define(
     "internal_error", -32603, 200, "INTERNAL", "INTERNAL_ERROR", _NODE,
 )  # fmt: skip
+INTERNAL_ERROR_TEXT: Final = "Internal error. See the log of the node."
+"""The message of an `INTERNAL` error whose cause is only in the log."""
 SHUTTING_DOWN = _define(
     "shutting_down", -31024, 503, "UNAVAILABLE", "INTERNAL_ERROR", _NODE, retryable=True,
 )  # fmt: skip

@@ -221,7 +221,7 @@ def oversized_server() -> Iterator[str]:
 def test_oversized_response_is_freed(world: CommandLine, oversized_server: str) -> None:
     world.config({"boaster": {"url": oversized_server}})
     node = world.up()
-    node.wait_for_line("boaster is ready")
+    node.wait_for_line("upstream boaster: ready")
 
     def call() -> None:
         result = world.run("call", "boaster.boast")

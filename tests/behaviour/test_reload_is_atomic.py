@@ -174,4 +174,4 @@ def test_failing_stop_does_not_affect_others(
     # It fails on tasks, sockets and files that a skipped component would leave.
     node.stop()
     assert stopped == ["automation", "contracts"]
-    assert sum("failed to stop" in record.getMessage() for record in caplog.records) == 2
+    assert sum("cannot stop it" in record.getMessage() for record in caplog.records) == 2

@@ -107,7 +107,7 @@ def at_terminal(folder: Path, ledger: Path) -> Iterator[Outcome]:
     world = CommandLine(folder)
     try:
         world.config({"weather": {"command": sys.executable, "args": [str(WEATHER), str(ledger)]}})
-        world.up().wait_for_line("weather is ready")
+        world.up().wait_for_line("upstream weather: ready")
         seen: set[str] = set()
 
         def call(tool: str, arguments: dict[str, Any]) -> str:

@@ -177,7 +177,7 @@ class Office:
             topics={"rooms": {TOPIC: {"node": NODE, "participants": [seat]}}},
         )
         self.node = world.up(PROPOSER=TOKEN)
-        self.node.wait_for_line("files is ready")
+        self.node.wait_for_line("upstream files: ready")
         (world.cwd / "phrase").write_text("open sesame\n", encoding="utf-8")
         self.run("keys", "new", "chief", "--passphrase-file", "phrase")
         self.url = f"ws{self.node.url.rpartition('/')[0].removeprefix('http')}/ws?topic={TOPIC}"
@@ -210,7 +210,7 @@ class Office:
     async def change(self, *arguments: str) -> None:
         """Change the rules, and wait until the node goes by them."""
         await asyncio.to_thread(self.run, "automation", *arguments)
-        await asyncio.to_thread(self.node.wait_for_line, "config reloaded: .*policy")
+        await asyncio.to_thread(self.node.wait_for_line, "config: reloaded: .*policy")
 
 
 async def propose_write(peer: WebSocketParticipant, path: Path) -> tuple[str, Envelope]:

@@ -60,7 +60,7 @@ def test_join_only_participant_proposes_and_calls_nothing(world: CommandLine) ->
         topics={"rooms": {"ops": {"node": "interlock", "participants": seats}}},
     )
     node = world.up(T_AGENT=AGENT, T_BOSS=BOSS)
-    node.wait_for_line("demo is ready")
+    node.wait_for_line("upstream demo: ready")
     world.environ |= {"T_AGENT": AGENT, "T_BOSS": BOSS, "INTERLOCK_TOKEN": AGENT}
 
     code, told = status_at(node.url, AGENT)

@@ -107,7 +107,7 @@ async def serving(place: Plant, join: Joins) -> AsyncIterator[Server]:
     server = Server(await join(TOPIC, "worker"))
     task = asyncio.create_task(server.serve())
     try:
-        await asyncio.to_thread(place.node.wait_for_line, "topic:ops/worker is ready")
+        await asyncio.to_thread(place.node.wait_for_line, "upstream topic:ops/worker: ready")
         yield server
     finally:
         task.cancel()

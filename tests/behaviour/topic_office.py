@@ -72,7 +72,7 @@ class Office:
 
     def start(self) -> None:
         self.node = self.world.up(**{f"T_{name}": token(name) for name in NAMES})
-        self.node.wait_for_line("ledger is ready")
+        self.node.wait_for_line("upstream ledger: ready")
         self.base = self.node.url.rpartition("/")[0]
 
     def pressed(self) -> list[Any]:

@@ -31,7 +31,7 @@ def office(world: CommandLine) -> CommandLine:
     """A node whose notes cannot be deleted without a human, and two notes."""
     world.config({"demo": DEMO})
     (world.cwd / "phrase").write_text(f"{PHRASE}\n", encoding="utf-8")
-    world.up().wait_for_line("demo is ready")
+    world.up().wait_for_line("upstream demo: ready")
     for title in ("Milk", "Bread"):
         world.run_here("call", "demo.notes_add", f"title={title}", "text=x")
     return world
@@ -224,7 +224,7 @@ def test_approving_masked_arguments_requires_acknowledgement(world: CommandLine)
     server = str(Path(__file__).with_name("changing_server.py"))
     world.config({"door": {"command": sys.executable, "args": [server, str(tools)]}})
     (world.cwd / "phrase").write_text(f"{PHRASE}\n", encoding="utf-8")
-    world.up().wait_for_line("door is ready")
+    world.up().wait_for_line("upstream door: ready")
     new_key(world)
     given = ["door.enter", "password=correct horse", "user=ada"]
     world.run_here("call", *given)
@@ -348,7 +348,7 @@ def test_approve_reports_pending_call_at_child_node(office: CommandLine) -> None
         (above.cwd / "phrase").write_text(f"{PHRASE}\n", encoding="utf-8")
         new_key(office)
         above.config({"low": f"http://127.0.0.1:{office.port}/mcp"})
-        above.up().wait_for_line("low is ready")
+        above.up().wait_for_line("upstream low: ready")
         public = str(office.home / ".config" / "interlock" / "keys" / "chief.pub")
         assert above.run_here("keys", "enrol", "chief", "--public", public).returncode == 0
         tools = json.loads(above.run_here("tools", "--json").stdout)["tools"]
@@ -443,7 +443,7 @@ def test_warns_about_key_named_like_caller(world: CommandLine) -> None:
 
 
 def test_creates_key_for_running_node(world: CommandLine) -> None:
-    world.up("--demo", "--listen", str(world.port)).wait_for_line("demo is ready")
+    world.up("--demo", "--listen", str(world.port)).wait_for_line("upstream demo: ready")
     here = f"127.0.0.1:{world.port}"
     elsewhere = world.run_here("keys", "new", "chief", "--no-passphrase")
     assert elsewhere.returncode == 4
@@ -527,7 +527,7 @@ def test_lists_approvals_over_http_with_token(world: CommandLine, tmp_path: Path
     secrets = {"BOT": "b" * 40, "DESK": "d" * 40}
     world.config({"demo": DEMO}, tokens=tokens)
     world.environ |= secrets
-    world.up().wait_for_line("demo is ready")
+    world.up().wait_for_line("upstream demo: ready")
     new_key(world)
     id = hold_call(world)
     elsewhere = {"XDG_STATE_HOME": str(tmp_path / "elsewhere")}
@@ -548,7 +548,7 @@ def test_approval_survives_restart(office: CommandLine) -> None:
     id = hold_call(office)
     (node,) = office._nodes
     node.end(signal.SIGKILL)
-    office.up().wait_for_line("demo is ready")
+    office.up().wait_for_line("upstream demo: ready")
     assert wait_until(
         "it waits still", lambda: [approval["id"] for approval in pending_approvals(office)]
     ) == [id]
@@ -579,10 +579,10 @@ def test_approval_shows_context(
 
 
 def test_hints_repeat_node_option(world: CommandLine) -> None:
-    world.up("--demo", "--listen", str(world.port)).wait_for_line("demo is ready")
+    world.up("--demo", "--listen", str(world.port)).wait_for_line("upstream demo: ready")
     here = f"127.0.0.1:{world.port}"
     result_of_call = world.run_here("call", "demo.notes_delete", "id=1", "--node", here)
-    assert f"Enrol one: interlock keys new NAME --node {here}\n" in result_of_call.stderr
+    assert f"Enrol one: `interlock keys new NAME --node {here}`\n" in result_of_call.stderr
     listed = world.run_here("approvals", "--node", here)
     assert f"interlock approve ID --node {here}, or" in listed.stderr
     assert f"interlock reject ID --reason WHY --node {here}\n" in listed.stderr
@@ -599,7 +599,7 @@ def test_hints_repeat_node_option(world: CommandLine) -> None:
     status = world.run_here("status", "--node", here).stdout
     assert f"pending approval: interlock approvals --node {here}\n" in status
     tokens = world.run_here("token", "list", "--node", here).stderr
-    assert f"Create one: interlock token create NAME --node {here}\n" in tokens
+    assert f"Create one: `interlock token create NAME --node {here}`\n" in tokens
 
 
 def test_hints_repeat_config_option(world: CommandLine) -> None:
@@ -621,7 +621,7 @@ def test_confirmed_call_without_node_suggests_starting_it(world: CommandLine) ->
     assert "Start one first: interlock up\n" in result.stderr
     approve = result.stderr.partition("Approve: ")[2].partition("\n")[0]
     # What is printed is true: with a node the approval can be given, and the call is made.
-    world.up().wait_for_line("demo is ready")
+    world.up().wait_for_line("upstream demo: ready")
     assert [approval["id"] for approval in pending_approvals(world)] == [approve.split()[-1]]
     outcome = world.run_here("keys", "new", "chief", "--no-passphrase")
     assert outcome.returncode == 0, outcome.stderr

@@ -290,7 +290,7 @@ def test_failed_export_keeps_old_file(tmp_path: Path) -> None:
 def test_verifies_journal_of_running_node(world: CommandLine) -> None:
     world.config({"demo": DEMO})
     node = world.up()
-    node.wait_for_line("demo is ready")
+    node.wait_for_line("upstream demo: ready")
     world.run_here("call", "demo.roll_dice")
     # What nobody waits for is written within a moment.
     head = wait_until("a head", lambda: world.run_here("audit", "head").stdout.strip())

@@ -135,7 +135,7 @@ def test_dismisses_and_restores_suggestion(harness: AutomationHarness) -> None:
     assert "until there are 12 more such decisions" in details
     assert f"automation dismiss --undo {one['id']}" in details
     response = harness()
-    assert "no suggestions: 12 decisions are stored" in response
+    assert "No suggestions: 12 decisions are stored" in response
     assert "1 suggestion is dismissed. Show all: `interlock automation list --all`." in response
     now = harness.json()
     assert now["suggestions"] == []
@@ -180,7 +180,7 @@ def test_reverts_rule_when_dismissal_cannot_be_stored(harness: AutomationHarness
     [path] = harness.world.state.rglob("decisions.db")
     path.write_bytes(b"this is no database" * 100)
     response = harness("revert", harness.learned[0].name)
-    assert "the dismissal cannot be stored" in response
+    assert "The dismissal cannot be stored" in response
     assert "Operators decide such calls again" in response
     assert harness.learned == []
 
@@ -191,7 +191,7 @@ def test_reports_decisions_covered_by_rules(harness: AutomationHarness) -> None:
     harness("accept", one["id"], "--yes", "--open", "content")
     harness.remember(make_decisions(note_arguments(3), tool="files.move"))
     assert (
-        "no suggestions: 15 decisions are stored, the rules in force cover 12 of them, and a "
+        "No suggestions: 15 decisions are stored, the rules in force cover 12 of them, and a "
         "suggestion requires 8 equal decisions among the others." in flat(harness())
     )
 

@@ -23,7 +23,7 @@ COMMANDS = [
 def test_prints_status_of_running_node(world: CommandLine) -> None:
     world.config({"demo": DEMO, "gone": "no-such-program-anywhere"})
     node = world.up()
-    node.wait_for_line("demo is ready")
+    node.wait_for_line("upstream demo: ready")
     world.run_here("call", "demo.roll_dice")
     result = world.run("status")
     assert result.returncode == 0, result.stderr
@@ -42,7 +42,7 @@ def test_prints_status_of_running_node(world: CommandLine) -> None:
 def test_status_prints_topics(world: CommandLine) -> None:
     rooms = {"ops": {"access": "private", "node": "hub"}}
     world.config({"demo": DEMO}, topics={"rooms": rooms})
-    world.up().wait_for_line("demo is ready")
+    world.up().wait_for_line("upstream demo: ready")
     result = world.run("status")
     assert result.returncode == 0, result.stderr
     assert "topic ops: 1 member\n" in result.stdout

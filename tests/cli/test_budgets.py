@@ -27,12 +27,12 @@ def test_caller_budget_limits_calls_and_reloads(world: CommandLine) -> None:
     assert "The budget of the caller local is used up: 2 of 2" in response.stderr
     assert "Try again in" in response.stderr
     world.config({"demo": DEMO}, budgets={"callers": [{"calls_per_minute": 3}]})
-    node.wait_for_line("config reloaded: .*budgets")
+    node.wait_for_line("config: reloaded: .*budgets")
     # What was used stays used.
     assert call().returncode == 0
     assert "3 of 3" in call().stderr
     world.config({"demo": DEMO})
-    node.wait_for_line("config reloaded: .*budgets")
+    node.wait_for_line("config: reloaded: .*budgets")
     assert [call().returncode for _ in range(3)] == [0, 0, 0]
 
 

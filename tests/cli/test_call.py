@@ -56,7 +56,7 @@ def test_progress_goes_to_stderr(demo: CommandLine) -> None:
 
 def test_calls_through_running_node(demo: CommandLine) -> None:
     node = demo.up()
-    node.wait_for_line("demo is ready")
+    node.wait_for_line("upstream demo: ready")
     assert demo.run_here("call", "demo.notes_add", "title=Milk", "text=two litres").returncode == 0
     # Another process, the same node: its server still has the note.
     result = demo.run("call", "demo.notes_list")

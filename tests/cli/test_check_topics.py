@@ -37,7 +37,7 @@ def test_warns_about_unknown_participants(world: CommandLine) -> None:
         {"roles": ["anything"]},
     ]
     topics = {**topics_config(participants=seats), "admins": ["agent", "supervisr"]}
-    other = "correct it, or create a token with: interlock token create"
+    other = "correct it, or create a token: `interlock token create`"
     assert check_warnings(world, topics) == [
         ("topics.admins[1]", "no token of this config has the name supervisr", other),
         (
@@ -82,7 +82,7 @@ def test_open_participation_suppresses_unknown_caller_warning(
 def test_warns_about_participants_without_any_token(world: CommandLine) -> None:
     room = topics_config(participants=[{"callers": ["agent", "local"]}])
     message = "no token of this config has the name agent"
-    hint = 'add tokens: [{name: NAME, token: "${env:VARIABLE}"}], or: interlock token create'
+    hint = 'add tokens: [{name: NAME, token: "${env:VARIABLE}"}], or: `interlock token create`'
     at = "topics.rooms.ops.participants[0].callers[0]"
     assert check_warnings(world, room, tokens=[]) == [(at, message, hint)]
     # One that was made counts as well.
@@ -164,7 +164,7 @@ def test_partial_deny_rule_does_not_restrict_caller(world: CommandLine) -> None:
 
 
 def test_warns_about_topic_without_participants(world: CommandLine) -> None:
-    message = "the topic is restricted and has no participants, so nobody can join"
+    message = "the topic is restricted and has no participants, so no caller can join"
     hint = "add participants: [{callers: [NAME], profile: full_access}], or access: private"
     assert check_warnings(world, topics_config()) == [("topics.rooms.ops", message, hint)]
     assert check_warnings(world, topics_config(), tokens=[]) == [

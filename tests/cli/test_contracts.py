@@ -80,7 +80,7 @@ def test_publishes_lists_and_logs_contracts(harness: RegistryHarness) -> None:
     ]
     listing = harness.json("list", "Ord*", "--version", "2.3.x", "--domain", "shop")
     assert [tool["version"] for tool in listing] == ["2.3.0", "2.3.4"]
-    assert harness.run("list", "--protocol", "openapi").stderr == "no matching contract.\n"
+    assert harness.run("list", "--protocol", "openapi").stderr == "No matching contract.\n"
 
     result = harness.run("show", "Order", "--version", "2.3.x")
     assert json.loads(result.stdout) == ORDER
@@ -201,7 +201,7 @@ def test_registry_option_selects_registry(harness: RegistryHarness, tmp_path: Pa
     assert harness.publish("1.0.0", "--registry", "other").returncode == 0
     assert other.exists()
     assert not harness.registry.exists()
-    assert harness.run("list").stderr == "no matching contract.\n"
+    assert harness.run("list").stderr == "No matching contract.\n"
     harness.world.config()
     none = harness.run("list")
     assert none.returncode == 2
@@ -264,7 +264,7 @@ def test_accepts_broken_contract(harness: RegistryHarness, store: ToolRecordStor
     again = harness.run("accept", "files.read", "--yes")
     assert (again.returncode, again.stdout) == (0, "")
     assert "Accepted files.list" in harness.ok("accept", "--all", "-y")
-    assert harness.run("accept", "--all").stderr == "no tool has a breaking change.\n"
+    assert harness.run("accept", "--all").stderr == "No tool has a breaking change.\n"
     accepted = store.get("files.read")
     assert accepted is not None
     assert not accepted.is_broken

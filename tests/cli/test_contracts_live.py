@@ -155,10 +155,10 @@ def test_broken_driver_contract_is_accepted(world: CommandLine) -> None:
     wait_until("the driver to be ready", ready)
     whole = world.run_here("contracts", "status")
     assert (whole.returncode, whole.stdout) == (0, "")
-    assert "no tool has a breaking change." in whole.stderr
+    assert "No tool has a breaking change." in whole.stderr
     nothing = world.run_here("contracts", "accept", "--all")
     assert nothing.returncode == 0
-    assert "no tool has a breaking change." in nothing.stderr
+    assert "No tool has a breaking change." in nothing.stderr
     unknown = world.run_here("contracts", "accept", "fs-nothing", "--yes")
     assert unknown.returncode == 1
     assert "Unknown tool fs-nothing: " in unknown.stderr

@@ -173,7 +173,7 @@ def test_doctor_counts_tools_that_node_lists(world: CommandLine) -> None:
     world.config({"picky": script(world, "picky.py", PICKY)})
     data = json.loads(world.run("doctor", "--json").stdout)
     node = world.up()
-    node.wait_for_line("picky is ready")
+    node.wait_for_line("upstream picky: ready")
     status = json.loads(world.run_here("status", "--json").stdout)
     assert data["upstreams"][0]["tools"] == status["tools"] == 4
 

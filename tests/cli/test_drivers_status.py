@@ -155,17 +155,17 @@ def test_log_reports_driver_states(world: CommandLine) -> None:
 
         logged("2 drivers: files-mcp, keyed-mcp")
         logged(f"WARNING keyed-mcp: {LACKING}")
-        logged("driver files-mcp is ready: it serves fs-read")
+        logged("driver files-mcp: ready: it serves fs-read")
         contract(world, "fs-other")
         driver(world, "more-mcp", implements=[entry("fs-other")])
-        logged("driver more-mcp was added: it serves fs-other")
-        logged("driver more-mcp is ready: it serves fs-other")
+        logged("driver more-mcp: added: it serves fs-other")
+        logged("driver more-mcp: ready: it serves fs-other")
         driver(world, "more-mcp", version="1.0.1", implements=[entry("fs-other")])
         logged("driver more-mcp changed: it serves fs-other")
         shutil.rmtree(world.cwd / ".drivers" / "more-mcp")
-        logged("driver more-mcp was removed; it served fs-other")
+        logged("driver more-mcp: removed; it served fs-other")
         driver(world).write_text("nothing")
-        logged("WARNING driver files-mcp: invalid DRIVER.md; keeping version 1.0.0")
+        logged("WARNING driver files-mcp: invalid DRIVER.md, version 1.0.0 stays in use")
         assert "DRIVER.md:1" in log.read_text()
         assert node.end() == 0
     finally:
@@ -231,7 +231,7 @@ def test_worst_driver_problems_come_first() -> None:
     assert driver_rows.problem_lines(drivers, 4) == lines
     assert driver_rows.problem_lines(drivers, 1) == [
         lines[0],
-        "… and 3 more: interlock drivers list",
+        "… and 3 more: `interlock drivers list`",
     ]
     assert driver_rows.summary([]) == ""
     assert driver_rows.problem_lines([]) == []

@@ -86,7 +86,7 @@ def test_address_without_node_fails(world: CommandLine) -> None:
         assert result.returncode == 4
         here = f"127.0.0.1:{world.port}"
         assert f"No node of this user is running at {here}. " in result.stderr
-        assert f"Start one there: interlock up --listen {here}\n" in result.stderr
+        assert f"Start one there: `interlock up --listen {here}`\n" in result.stderr
     outcome = world.run_here("tools", "--node", "nonsense")
     assert outcome.returncode == 2
 
@@ -197,7 +197,7 @@ def test_reports_missing_named_config(world: CommandLine, command: list[str]) ->
 def test_status_of_own_user_needs_no_token(world: CommandLine) -> None:
     tokens = [{"name": "me", "token": "${env:NODE_TOKEN}"}]
     world.config({"demo": DEMO}, tokens=tokens)
-    world.up(NODE_TOKEN="s3cret-s3cret-s3cret").wait_for_line("demo is ready")
+    world.up(NODE_TOKEN="s3cret-s3cret-s3cret").wait_for_line("upstream demo: ready")
     assert world.run_here("status").returncode == 0
     # Without its socket it is a node like any other on the network.
     for path in world.state.rglob("status.sock"):

@@ -24,7 +24,7 @@ def office(world: CommandLine) -> CommandLine:
     """A node with an operator whose key has a passphrase."""
     world.config({"demo": DEMO})
     (world.cwd / "phrase").write_text(f"{PHRASE}\n", encoding="utf-8")
-    world.up().wait_for_line("demo is ready")
+    world.up().wait_for_line("upstream demo: ready")
     new_key(world)
     return world
 
@@ -133,7 +133,7 @@ def test_row_written_into_file_is_ignored(office: CommandLine) -> None:
     node.end(signal.SIGTERM)
     again = office.up()
     assert "does not count" in "".join(again.seen)
-    again.wait_for_line("demo is ready")
+    again.wait_for_line("upstream demo: ready")
     assert wait_until(
         "it waits still", lambda: [approval["id"] for approval in pending_approvals(office)]
     ) == [id]
@@ -157,7 +157,7 @@ def test_replaced_file_is_detected(office: CommandLine) -> None:
     node.end(signal.SIGTERM)
     again = office.up()
     assert "cut or replaced" in "".join(again.seen)
-    again.wait_for_line("demo is ready")
+    again.wait_for_line("upstream demo: ready")
     wait_until("it waits still", lambda: [approval["id"] for approval in pending_approvals(office)])
     assert approve(office, id, "x").returncode == 1
     assert_pending(office, id)
@@ -169,7 +169,7 @@ def test_config_operator_confirms_first_key(world: CommandLine) -> None:
     public = str(world.home / ".config/interlock/keys/duty.pub")
     anchors = {"anchors": [{"name": "duty", "key": public}]}
     world.config({"demo": DEMO}, approvals=anchors)
-    world.up().wait_for_line("demo is ready")
+    world.up().wait_for_line("upstream demo: ready")
     id = hold_call(world)
     assert world.run_here("keys", "new", "x", "--no-passphrase").returncode == 0
     assert list_keys(world)["x"] == "key (pending)"
@@ -194,7 +194,7 @@ def test_recovery_is_announced_and_takes_effect_after_delay(world: CommandLine) 
     assert list_keys(world) == {"chief": "key", "x": "key (recovery)"}
     node = world.up()
     assert "recovery requested" in "".join(node.seen)
-    node.wait_for_line("demo is ready")
+    node.wait_for_line("upstream demo: ready")
     wait_until("it is recovered", lambda: list_keys(world) == {"chief": "key", "x": "key"})
     id = hold_call(world)
     assert approve(world, id, "x").returncode == 0
@@ -205,7 +205,7 @@ def test_recovery_is_announced_and_takes_effect_after_delay(world: CommandLine) 
 @pytest.mark.feature("aql")
 def test_operator_command_finds_locally_enrolled_key(world: CommandLine) -> None:
     world.config({"demo": DEMO})
-    world.up().wait_for_line("demo is ready")
+    world.up().wait_for_line("upstream demo: ready")
     assert world.run_here("keys", "new", "me", "--no-passphrase").returncode == 0
     world.run_here("keys", "new", "elsewhere", "--no-passphrase", "--no-enrol")
     result = world.run_here("operator")

@@ -76,7 +76,7 @@ def test_agent_stays_blocked_after_restart_until_verified(world: CommandLine) ->
     ]
     world.config({"demo": DEMO}, aql={"safety": {"mode": "enforcing"}, "channels": channels})
     node = world.up()
-    node.wait_for_line("demo is ready")
+    node.wait_for_line("upstream demo: ready")
     run_command(world, "keys", "new", "chief", "--no-passphrase")
     id = begin(world)
     assert report(world, "drop_table users")["data"]["stopped"] is True
@@ -89,7 +89,7 @@ def test_agent_stays_blocked_after_restart_until_verified(world: CommandLine) ->
     node.send(signal.SIGKILL)
     node.process.wait(HANG_TIMEOUT)
     first, node = node, world.up()
-    node.wait_for_line("demo is ready")
+    node.wait_for_line("upstream demo: ready")
     error = ask(world, "demo_notes_list")["error"]
     assert error["details"]["reason"] == "hard_blocked"
     assert ask(world, "execute_agent", element_name="other")["error"]["details"]["reason"] == (

@@ -165,7 +165,7 @@ def test_config_error_does_not_hide_rules_of_node(ruled_world: CommandLine) -> N
 
 
 def test_named_node_uses_its_own_rules(ruled_world: CommandLine) -> None:
-    ruled_world.up().wait_for_line("demo is ready")
+    ruled_world.up().wait_for_line("upstream demo: ready")
     other = ruled_world.cwd / "elsewhere"
     other.mkdir()
     explain = ("policy", "explain", "demo.notes_delete", "--node", str(ruled_world.port))
@@ -183,7 +183,7 @@ def test_named_node_uses_its_own_rules(ruled_world: CommandLine) -> None:
 
 
 def test_node_without_config_uses_default_rules(world: CommandLine) -> None:
-    world.up("--demo", "--listen", str(world.port)).wait_for_line("demo is ready")
+    world.up("--demo", "--listen", str(world.port)).wait_for_line("upstream demo: ready")
     result = world.run_here("policy", "explain", "demo.notes_delete", "--node", str(world.port))
     assert result.returncode == 0, result.stderr
     assert "confirm  by default:safe" in result.stdout

@@ -17,7 +17,7 @@ def test_reload_restarts_changed_servers_only(world: CommandLine) -> None:
     before = node.pids()
     changed = {"command": DEMO, "env": {"SOMETHING": "new"}}
     world.config({"stays": DEMO, "changes": changed, "comes": DEMO})
-    node.wait_for_line("config reloaded: started comes; ended goes; restarted changes")
+    node.wait_for_line("config: reloaded: started comes; ended goes; restarted changes")
     wait_until_gone([before["goes"], before["changes"]])
     after = node.pids()
     assert after["stays"] == before["stays"]
@@ -30,7 +30,7 @@ def test_catalog_changes_restart_nothing(world: CommandLine) -> None:
     node = world.up()
     before = node.pids()
     world.config({"demo": {"command": DEMO, "allow": ["roll_*"]}}, timeout="5s")
-    node.wait_for_line("config reloaded: changed without a restart demo; settings applied timeout")
+    node.wait_for_line("config: reloaded: changed without a restart demo; settings applied timeout")
     assert node.pids() == before
     assert node.status()["tools"] == 1
 
@@ -40,7 +40,7 @@ def test_sighup_reloads_config(world: CommandLine) -> None:
     node = world.up()
     node.pids()
     node.send(signal.SIGHUP)
-    node.wait_for_line("config reloaded: nothing changed")
+    node.wait_for_line("config: reloaded: nothing changed")
 
 
 def test_invalid_config_keeps_node_unchanged(world: CommandLine) -> None:
@@ -49,12 +49,12 @@ def test_invalid_config_keeps_node_unchanged(world: CommandLine) -> None:
     node = world.up()
     before = node.pids()
     path.write_text("servers:\n  demo: {url: ftp://nonsense}\nsevers: {}\n", encoding="utf-8")
-    node.wait_for_line("invalid config; keeping the previous one")
+    node.wait_for_line("config: invalid, the previous config stays in use")
     output = "".join(node.seen)
     assert "interlock.yaml:2:" in output
     assert node.pids() == before
     path.write_text(good, encoding="utf-8")
-    node.wait_for_line("config reloaded: nothing changed")
+    node.wait_for_line("config: reloaded: nothing changed")
     assert node.pids() == before
 
 
@@ -65,10 +65,10 @@ def test_replaced_config_file_is_noticed(world: CommandLine) -> None:
     new = path.with_suffix(".new")
     world.config({"demo": DEMO, "more": DEMO})
     text = path.read_text(encoding="utf-8")
-    node.wait_for_line("config reloaded: started more")
+    node.wait_for_line("config: reloaded: started more")
     new.write_text(text.replace('"more"', '"other"'), encoding="utf-8")
     os.replace(new, path)
-    node.wait_for_line("config reloaded: started other; ended more")
+    node.wait_for_line("config: reloaded: started other; ended more")
 
 
 def test_deleted_config_is_reported_once(world: CommandLine) -> None:
@@ -77,9 +77,9 @@ def test_deleted_config_is_reported_once(world: CommandLine) -> None:
     node = world.up()
     before = node.pids()
     path.unlink()
-    node.wait_for_line("the file is gone; keeping the previous config until it returns")
+    node.wait_for_line("config: the file is missing")
     path.write_text(f"{text}\n", encoding="utf-8")
-    node.wait_for_line("config reloaded: nothing changed")
+    node.wait_for_line("config: reloaded: nothing changed")
     assert node.pids() == before
 
 
@@ -90,13 +90,13 @@ def test_reload_reports_settings_that_need_restart(world: CommandLine) -> None:
     sockets = list(world.state.rglob("node.sock"))
     text = path.read_text(encoding="utf-8")
     path.write_text(text.replace(str(world.port), "1"), encoding="utf-8")
-    node.wait_for_line("config reloaded: nothing to apply")
+    node.wait_for_line("config: reloaded: nothing to apply")
     node.wait_for_line(r"listen changed in the config\. Restart the node to apply this\.")
     # Back to what it was started with: nothing waits any more.
     path.write_text(text, encoding="utf-8")
-    node.wait_for_line("config reloaded: nothing to apply")
+    node.wait_for_line("config: reloaded: nothing to apply")
     node.send(signal.SIGHUP)
-    node.wait_for_line("config reloaded: nothing changed")
+    node.wait_for_line("config: reloaded: nothing changed")
     assert "".join(node.seen).count("Restart the node to apply this.") == 1
     assert node.pids() == before
     assert node.end() == 0
@@ -118,15 +118,15 @@ def test_warnings_are_logged_at_start_and_when_changed(world: CommandLine) -> No
     node = world.up()
     assert "no token of this config has the name cheif" in "".join(node.seen)
     write("superviser")
-    node.wait_for_line("config reloaded: settings applied topics")
+    node.wait_for_line("config: reloaded: settings applied topics")
     node.wait_for_line('has the name superviser; did you mean "supervisor"')
     # What was told is told no more, wherever it stands by now.
     write("superviser", timeout="5s")
-    node.wait_for_line("config reloaded: settings applied timeout")
+    node.wait_for_line("config: reloaded: settings applied timeout")
     write("local", timeout="6s")
-    node.wait_for_line("config reloaded: settings applied timeout, topics")
+    node.wait_for_line("config: reloaded: settings applied timeout, topics")
     write("superviser", timeout="6s")
-    node.wait_for_line("config reloaded: settings applied topics")
+    node.wait_for_line("config: reloaded: settings applied topics")
     node.wait_for_line("has the name superviser")
     node.end()
     output = "".join(node.seen)

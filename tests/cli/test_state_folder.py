@@ -121,7 +121,7 @@ def test_state_lock_belongs_to_one_process(tmp_path: Path) -> None:
 def test_rejects_second_node_on_same_folder(world: CommandLine) -> None:
     world.config({"demo": DEMO}, state_dir="state")
     node = world.up()
-    node.wait_for_line("demo is ready")
+    node.wait_for_line("upstream demo: ready")
     second = world.run_here("up", "--listen", "127.0.0.1:0")
     assert second.returncode == 3
     assert str(world.cwd / "state") in second.stderr
@@ -140,4 +140,4 @@ def test_rejects_second_node_on_same_folder(world: CommandLine) -> None:
     beside.wait()
     beside.stdout.close()
     node.end(signal.SIGKILL)
-    world.up().wait_for_line("demo is ready")
+    world.up().wait_for_line("upstream demo: ready")

@@ -286,5 +286,5 @@ def test_long_lists_are_cut_and_sanitized() -> None:
     )  # fmt: skip
     lines = list(format_topics([topic]))
     assert len(lines) == 2 + 10 + 1
-    assert lines[-1] == "  … and 2 more: interlock topic list ops"
+    assert lines[-1] == "  … and 2 more: `interlock topic list ops`"
     assert all(line.isprintable() for line in lines)

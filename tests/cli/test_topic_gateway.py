@@ -145,7 +145,7 @@ def test_suggests_starting_node(world: CommandLine, command: list[str]) -> None:
     assert result.returncode == 4
     assert result.stderr == (
         f"interlock: Cannot connect to ws://127.0.0.1:{world.port}/ws: Connection refused. Start "
-        "the node with: interlock up. Or select a node at another address with --node, or "
+        "the node: `interlock up`. Or select a node at another address with --node, or "
         "any other gateway with --gateway.\n"
     )
     # One that runs elsewhere is named.

@@ -359,7 +359,9 @@ def test_join_in_pipe_reads_and_prints_lines(
     wait_until("they were heard", lambda: heard.chats[2:] == ["@nobody four", "five"])
     room.do(agent.chat("three"))
     joined.wait_for("agent: three")
-    note = "nobody is not in ops now, so it was sent to everybody. Other participants: agent."
+    note = (
+        "nobody is not in ops now, so it was sent to all participants. Other participants: agent."
+    )
     assert joined.end() == (0, f"Note: {note}\n")
 
 

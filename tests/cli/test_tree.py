@@ -42,7 +42,7 @@ def test_prints_tree_of_two_nodes(world: CommandLine, child: CommandLine) -> Non
     node = world.up()
     node.wait_for_line("gone failed: ")
     below = child.up()
-    node.wait_for_line("ax:edge is ready")
+    node.wait_for_line("upstream ax:edge: ready")
     wait_until("its tools", lambda: node.status()["tools"] > 5)
     called = world.run_here("call", "edge.demo.roll_dice")
     assert called.returncode == 0, called.stderr
@@ -70,7 +70,7 @@ def test_prints_tree_of_two_nodes(world: CommandLine, child: CommandLine) -> Non
     assert (own["name"], own["role"], own["id"]) == ("edge", "aggregator", edge["id"])
     below.process.kill()
     below.process.wait(HANG_TIMEOUT)
-    node.wait_for_line("ax:edge is degraded")
+    node.wait_for_line("upstream ax:edge: degraded")
     lines = world.run_here("tree", "--once").stdout.splitlines()
     assert re.match(r"├ edge +degraded +aggregator +ax ", lines[3])
     # Nothing is known of what was below it.
@@ -80,7 +80,7 @@ def test_prints_tree_of_two_nodes(world: CommandLine, child: CommandLine) -> Non
 def test_tree_uses_token_over_http(world: CommandLine) -> None:
     world.config({"demo": DEMO}, tokens=[{"name": "me", "token": "${env:NODE_TOKEN}"}])
     node = world.up(NODE_TOKEN="s3cret-s3cret-s3cret")
-    node.wait_for_line("demo is ready")
+    node.wait_for_line("upstream demo: ready")
     for path in world.state.rglob("tree.sock"):
         path.unlink()
     result = world.run_here("tree", "--json", NODE_TOKEN="s3cret-s3cret-s3cret")
@@ -98,7 +98,7 @@ def test_tree_trusts_certificate_of_node_only(world: CommandLine) -> None:
     world.config({"demo": DEMO}, tls={"certificate": str(ours), "key": str(key)})
     node = world.up()
     assert node.url.startswith("https://")
-    node.wait_for_line("demo is ready")
+    node.wait_for_line("upstream demo: ready")
     for name in ("tree.sock", "status.sock"):
         next(iter(world.state.rglob(name))).unlink()
     assert json.loads(world.run_here("tree", "--json").stdout)["children"][0]["name"] == "demo"
@@ -174,7 +174,7 @@ class Terminal:
 def test_tree_updates_on_terminal(world: CommandLine) -> None:
     world.config({"demo": DEMO})
     node = world.up()
-    node.wait_for_line("demo is ready")
+    node.wait_for_line("upstream demo: ready")
     terminal = Terminal(world, "tree")
     try:
         terminal.sees(rb"calls/s")
@@ -249,5 +249,5 @@ def test_long_state_path_uses_short_socket(world: CommandLine, tmp_path: Path) -
     deep = tmp_path / ("d" * 60) / ("e" * 60)
     world.config({"demo": DEMO}, state_dir=str(deep))
     node = world.up()
-    node.wait_for_line("demo is ready")
+    node.wait_for_line("upstream demo: ready")
     assert json.loads(world.run_here("tree", "--json").stdout)["children"][0]["name"] == "demo"

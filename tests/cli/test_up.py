@@ -65,7 +65,7 @@ def test_up_prints_topics(world: CommandLine) -> None:
     node = world.up()
     node.wait_for_line("Topics ")
     there = node.url.replace("http://", "ws://").replace("/mcp", "/ws")
-    assert f" {there}   ops, t-*: interlock topic join NAME\n" in "".join(node.seen)
+    assert f" {there}   ops, t-*: `interlock topic join NAME`\n" in "".join(node.seen)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

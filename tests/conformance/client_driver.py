@@ -201,7 +201,9 @@ class Seat:
         """The node, once it serves the server's tools. Raises SignInFailedError."""
         node = self._world.up("--plain", **self._secrets)
         while True:
-            message = node.wait_for_line(rf"{SERVER} is ready|WARNING +{SERVER}: (.*)")
+            message = node.wait_for_line(
+                rf"upstream {SERVER}: ready|WARNING +upstream {SERVER}: (.*)"
+            )
             if message[1] is None:
                 return node
             if "interlock login" in message[1]:

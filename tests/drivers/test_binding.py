@@ -239,7 +239,11 @@ def test_missing_tool_is_reported_with_suggestion() -> None:
             "'make' requires 'mode', but no input of the contract is mapped to it: the driver "
             "drops 'mode'.",
         ),
-        (TOOL, {"drop_inputs": ("path",)}, "the driver drops the input 'path', which the contract"),
+        (
+            TOOL,
+            {"drop_inputs": ("path",)},
+            "the driver removes the input 'path', which the contract",
+        ),
         (
             {
                 **TOOL,

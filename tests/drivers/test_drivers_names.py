@@ -55,7 +55,7 @@ def test_contract_does_not_replace_tool_of_server(
 
     with caplog.at_level(logging.WARNING):
         run(body)
-    assert caplog.text.count("contract bank.echo is not offered") == 1
+    assert caplog.text.count("contract bank.echo: not offered") == 1
 
 
 async def test_contract_with_free_name_is_offered(tmp_path: Path) -> None:

@@ -137,7 +137,7 @@ async def test_invalidated_driver_keeps_last_valid_version(
         status = node.status()
         assert (status.state, status.version) == ("running", "1.0.0")
         assert str(file) in status.problem
-        assert "keeping version 1.0.0" in caplog.text
+        assert "version 1.0.0 stays in use" in caplog.text
         assert (await node.call("text.echo", text="two"))["said"] == "two"
         assert node.pid("echo-mcp") == pid
         # Another change elsewhere does not make it forget the last valid version.

@@ -26,13 +26,13 @@ def test_limits_connections_per_caller() -> None:
     members = [
         house.come("eve", f"team-{number}")[0] for number in range(MAX_CONNECTIONS_PER_CALLER)
     ]
-    assert "Leave one of them" in get_message(house, "team-more", "eve")
+    assert "Disconnect from one of them" in get_message(house, "team-more", "eve")
     # Another connection to where it is already takes the place of the older one.
     again, _ = house.come("eve", "team-0")
     assert len(house.gateway._connections) == MAX_CONNECTIONS_PER_CALLER
     house.come("ada", "team-more")
     house.gateway.leave(members[0])
-    assert "Leave one of them" in get_message(house, "team-more", "eve")
+    assert "Disconnect from one of them" in get_message(house, "team-more", "eve")
     house.gateway.leave(again)
     house.come("eve", "team-more")
 

@@ -153,7 +153,7 @@ def test_node_joins_rooms_with_exact_name() -> None:
     assert to_a.heard[0]["payload"]["participants"] == [{"id": "hub", "capabilities": [*FULL]}]
     house.gateway.leave(a)
     assert house.closed == ["team-x"]
-    assert house.inside[1].closed == (SHUTTING_DOWN_CODE, "Everybody has left the topic.")
+    assert house.inside[1].closed == (SHUTTING_DOWN_CODE, "All participants have disconnected.")
     b, _ = house.come("b", "ops")
     house.gateway.leave(b)
     assert house.closed == ["team-x"]

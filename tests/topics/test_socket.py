@@ -460,7 +460,7 @@ def test_disconnects_after_unanswered_ping() -> None:
     assert one.wire.seen == [Ping(b"")]
     one.timers.pass_by(30.0)
     assert one.closed_with == 1011
-    assert one.gone == ["disconnected: You answered no ping."]
+    assert one.gone == ["disconnected: You did not respond to a ping."]
     one.timers.pass_by(CLOSING)
     assert one.wire.aborted
 

@@ -79,7 +79,7 @@ def test_call_without_route_is_accepted() -> None:
 def test_logs_complete_route(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, "interlock.tree"):
         edge_node().begin(tool_call("leaf.read", hop=Hop(ROUTE, 1)))
-    assert "leaf.read, at 1 of the route ['infra', 'edge', 'leaf', 'read']" in caplog.text
+    assert "leaf.read, at 1 of ['infra', 'edge', 'leaf', 'read']" in caplog.text
 
 
 def test_cached_route_applies_only_to_same_call() -> None:

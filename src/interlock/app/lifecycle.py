@@ -51,7 +51,7 @@ class Lifecycle:
                 await self._components[name].apply(new, old)
             except Exception:
                 # The others still get their previous config back.
-                _log.exception("%s could not go back to the previous config", name)
+                _log.exception("%s: cannot return to the previous config", name)
 
 
 async def stop_each(steps: Iterable[StopStep]) -> None:
@@ -62,4 +62,4 @@ async def stop_each(steps: Iterable[StopStep]) -> None:
             if pending is not None:
                 await pending
         except Exception:
-            _log.exception("%s failed to stop", name)
+            _log.exception("%s: cannot stop it", name)

@@ -165,7 +165,7 @@ class NodeRun:
                 await self.node.stop()
                 self._unlock()
         except TimeoutError:
-            _log.error("the node did not stop within %g s; exiting now", STOP_TIMEOUT_SECONDS)
+            _log.error("node: not stopped within %g s, exiting now", STOP_TIMEOUT_SECONDS)
             exit_now()
 
     def _unlock(self) -> None:
@@ -186,7 +186,7 @@ class NodeRun:
         except (OSError, InterlockError) as error:
             # The node works without it, but `interlock stdio` and similar commands do not find it.
             _log.warning(
-                "local socket: cannot open, other commands do not find this node: %s", error
+                "local socket: cannot open it, so other commands do not find this node: %s", error
             )
 
     @staticmethod
@@ -194,7 +194,9 @@ class NodeRun:
         try:
             await node.listen_for_people()
         except (OSError, InterlockError) as error:
-            _log.warning("local socket: cannot open, pending calls cannot be approved: %s", error)
+            _log.warning(
+                "local socket: cannot open it, so pending calls cannot be approved: %s", error
+            )
 
     def _close_status(self) -> None:
         if self._status is not None:
@@ -239,18 +241,20 @@ class NodeRun:
             change = await self.node.apply(config)
         except InterlockError as error:
             self.config_problem = error.message
-            _log.error("invalid config; keeping the previous one: %s", error)
+            _log.error("config: invalid, the previous config stays in use: %s", error)
         except Exception as error:
-            self.config_problem = f"The node failed while reloading ({type(error).__name__})."
+            self.config_problem = (
+                f"Internal error of the reload ({type(error).__name__}). See the log of the node."
+            )
             _log.exception("config: reload failed with an internal error")
         else:
-            _log.info("config reloaded: %s", describe_change(change))
+            _log.info("config: reloaded: %s", describe_change(change))
             self._log_warnings(await asyncio.to_thread(self._find_warnings, config))
             self._tools_changed.set()
             pending_fields = diff(self._start_config, config).restart
             self.config_problem = _describe_restart(pending_fields)
             if pending_fields and pending_fields != self._pending_fields:
-                _log.warning("%s", self.config_problem)
+                _log.warning("config: %s", self.config_problem)
             self._pending_fields = pending_fields
 
     def _log_warnings(self, find_warnings: Iterable[Problem]) -> None:
@@ -258,7 +262,7 @@ class NodeRun:
         problems = {(problem.path, problem.message): problem for problem in find_warnings}
         for key, problem in problems.items():
             if key not in self._logged_warnings:
-                _log.warning("%s", problem)
+                _log.warning("config: %s", problem)
         self._logged_warnings = frozenset(problems)
 
     async def _check_tools(self, node: Node) -> None:
@@ -275,14 +279,16 @@ class NodeRun:
                 checked = config
             for key, problem in listed.items():
                 if key not in self._logged_tool_warnings:
-                    _log.warning("%s", problem)
+                    _log.warning("config: %s", problem)
             self._logged_tool_warnings |= listed.keys()
             await self._tools_changed.wait()
             await asyncio.sleep(TOOL_CHECK_DELAY_SECONDS)
             self._tools_changed.clear()
 
     def _on_config_missing(self) -> None:
-        _log.warning("config: the file is gone; keeping the previous config until it returns")
+        _log.warning(
+            "config: the file is missing. The previous config stays in use until the file returns."
+        )
 
 
 class _StatusServer(asyncio.Protocol):

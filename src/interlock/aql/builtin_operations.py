@@ -193,7 +193,7 @@ class _RunningOperation:
 def _log_failure(task: asyncio.Future[Any]) -> None:
     """Log the failure of an operation that has no receiver."""
     if not task.cancelled() and task.exception() is not None:
-        _log.debug("abandoned operation failed", exc_info=task.exception())
+        _log.debug("aql: an abandoned operation failed", exc_info=task.exception())
 
 
 def _outcome(call: Call, result: Any) -> Outcome:

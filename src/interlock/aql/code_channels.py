@@ -68,7 +68,7 @@ class CommandChannel:
         except TimeoutError:
             process.kill()
             await process.wait()
-            _log.error("code channel %s: timed out, killed", self._command[0])
+            _log.error("code channel %s: timeout, process killed", self._command[0])
             return
         except asyncio.CancelledError:
             process.kill()
@@ -93,7 +93,7 @@ class AlertChannel(CommandChannel):
     line."""
 
     def show(self, challenge_id: str, code: str, sentence: str) -> None:
-        super().show(challenge_id, "Show the code: interlock operator", sentence)
+        super().show(challenge_id, "Show the code: `interlock operator`", sentence)
 
 
 async def _write(stdin: asyncio.StreamWriter, message: bytes) -> None:
@@ -123,7 +123,7 @@ def make_desktop_channel(
     if notify is not None:
         # notify-send takes text on its command line, where others could read it, so the code is not
         # shown.
-        return AlertChannel((notify, _TITLE, "Run: interlock operator"), environ)
+        return AlertChannel((notify, _TITLE, "Run: `interlock operator`"), environ)
     return None
 
 
@@ -147,7 +147,9 @@ def install_channels(
         elif config.kind == "desktop":
             channel = make_desktop_channel(environ, find_program)
             if channel is None:
-                _log.warning("code channel desktop: no window available; use `interlock operator`")
+                _log.warning(
+                    "code channel desktop: no window is available. Run `interlock operator`."
+                )
             else:
                 channels.append(channel)
     is_shown_at_terminal = (

@@ -349,7 +349,7 @@ class Aql(FeatureComponent):
         if self.server_trust(server) != previous_trust:
             detail = f"{canonical}: {change}"
             self._audit.record_change("trust", server, self.server_trust(server), detail)
-            _log.warning("server %s: trust lowered from %s: %s", server, previous_trust, detail)
+            _log.warning("upstream %s: trust lowered from %s: %s", server, previous_trust, detail)
 
     async def _start(self, request: AqlRequest) -> Any:
         child = (request.params or {})["child"]
@@ -403,7 +403,7 @@ class Aql(FeatureComponent):
         settings = config.section(AqlConfig)
         self._risk.clear_cache()
         for problem in self.server_trust.configure(settings.trust):
-            _log.warning("%s", problem)
+            _log.warning("aql: %s", problem)
         self.quotas.configure(settings)
         # Pass the methods: calling an object costs more than calling its method.
         decide_danger = self._risk.__call__
@@ -442,7 +442,7 @@ class Aql(FeatureComponent):
                     last_save = time.monotonic()
                     await asyncio.to_thread(self._search_store.save_usage, self.usage)
             except Exception:
-                _log.exception("maintenance of operation data failed")
+                _log.exception("aql: maintenance of operation data failed")
 
     @property
     def _serves_operations(self) -> bool:
@@ -494,7 +494,7 @@ def _load_state(name: str, load: Callable[[], None], *, required: bool) -> None:
     except InterlockError as error:
         if required:
             raise
-        _log.error("stored state of %s ignored: %s", name, error.message)
+        _log.error("aql: stored state of %s ignored: %s", name, error.message)
 
 
 def _approval_state_reader(approving: ApprovalsComponent) -> Callable[[str], str]:

@@ -210,11 +210,11 @@ class SafetyConfig(Section, frozen=True):
         default_factory=dict
     )
     challenge: Annotated[Duration, help_text("How long a verification code is valid.")] = 300.0
-    attempts: Annotated[Count, help_text("Maximum number of wrong codes in `attempts_within`.")] = (
-        10
-    )
+    attempts: Annotated[
+        Count, help_text("Maximum number of invalid codes in `attempts_within`.")
+    ] = 10
     attempts_within: Annotated[Duration, help_text("The time window of `attempts`.")] = 60.0
-    lockout: Annotated[bool, help_text("Double the wait after each further wrong code.")] = True
+    lockout: Annotated[bool, help_text("Double the wait after each further invalid code.")] = True
     repeat_raises_at: Annotated[
         Count, help_text("After this many repetitions of one action its risk score rises.")
     ] = 50

@@ -196,7 +196,7 @@ def with_environment(config: Config, environ: Mapping[str, str]) -> Config:
         if mode not in _VIEW_BY_MODE:
             raise _unknown_value_error(MODE, mode, _VIEW_BY_MODE)
         if mode == "crude":
-            _log.warning("%s=crude is deprecated: use semantic", MODE)
+            _log.warning("aql: %s=crude is deprecated. Use semantic.", MODE)
         aql = replace(aql, view=_VIEW_BY_MODE[mode])
     if profile and profile != "crude":
         profile_names = [

@@ -59,7 +59,7 @@ class TokenAttemptLimiter:
             return
         raise AqlError(
             "RATE_LIMIT_EXCEEDED",
-            "Too many wrong tokens or proofs. Wait before you send another one.",
+            "Too many invalid tokens or proofs. Wait before you send another token.",
             {
                 "limit": MAX_ATTEMPTS,
                 "remaining": 0,

@@ -87,7 +87,7 @@ _MESSAGES: Final[dict[str, str]] = {
     errors.UPSTREAM_PROTOCOL.name: "The server of this operation sent an invalid response.",
     errors.UPSTREAM_ERROR.name: "The server of this operation rejected the request.",
     errors.TOOL_HELD.name: "This operation has changed since its approval and is blocked.",
-    errors.INTERNAL.name: "Internal error. The node's log has the reason.",
+    errors.INTERNAL.name: errors.INTERNAL_ERROR_TEXT,
     errors.SHUTTING_DOWN.name: "The node is shutting down.",
     errors.UNRECORDABLE.name: "The journal cannot be written now, so nothing was executed. "
     "Try later.",

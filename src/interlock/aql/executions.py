@@ -556,8 +556,8 @@ class Executions:
         if not active.record.arguments:
             raise AqlError(
                 "CONFLICT_INVALID_STATE",
-                "Its parameters are not stored: they contain a secret, or a retry would be "
-                "rejected again. Call the operation again.",
+                "The parameters of this execution are not stored: they contain a secret, or a "
+                "retry would be rejected again. Call the operation again.",
                 {"current_status": active.record.status.value, "action": "retry"},
             )
         operation = self._operation_catalog().find(active.record.operation)
@@ -609,7 +609,7 @@ class Executions:
             raise InterlockError(
                 UNRECORDABLE,
                 "The execution was not started: its record cannot be written now, and without a "
-                "record it could be lost. The node's log has the reason.",
+                "record it could be lost. See the log of the node.",
             )
 
     def _start_call(

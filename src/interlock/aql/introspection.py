@@ -338,7 +338,7 @@ PROTOCOL_TYPES: Final[dict[str, TypeDetails]] = {
             "OperationError",
             "An error.",
             _field("code", "string", "For programs."),
-            _field("message", "string", "For people: what is wrong and what to do."),
+            _field("message", "string", "For people: the error and the next step."),
             _field("details", "object", "More information.", False),
         ),
         _record(

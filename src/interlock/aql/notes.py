@@ -108,7 +108,7 @@ class CallerNote(msgspec.Struct, frozen=True, kw_only=True):
 
 
 NOTES: Final = BucketSpec(
-    "notes", CallerNote, Durability.FORCED, "The caller was told that its note is stored."
+    "notes", CallerNote, Durability.FORCED, "The response says that the note is stored."
 )
 
 
@@ -222,7 +222,7 @@ async def _run_store(operation: Awaitable[T]) -> T:
     except InterlockError as error:
         raise AqlError(
             "INTERNAL_ERROR",
-            "Notes are unavailable now. The log of the node has the reason.",
+            "Notes are unavailable now. See the log of the node.",
             {"reason": error.failure.name, "retryable": True},
         ) from error
 
@@ -230,7 +230,7 @@ async def _run_store(operation: Awaitable[T]) -> T:
 def _version_error(id: str, etag: str | None) -> AqlError:
     return AqlError(
         "CONFLICT_VERSION_MISMATCH",
-        "The note has changed since. Read it again, and send its '_etag' as 'if_match'.",
+        "The note has changed. Read it again, and send its '_etag' as 'if_match'.",
         {"resource_id": errors.shorten(id), **({"current": etag} if etag else {})},
     )
 

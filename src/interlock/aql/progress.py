@@ -121,7 +121,7 @@ class ProgressStage:
                 notifier.send(call, now)
             except Exception:
                 # A failing client must not affect the others.
-                _log.exception("progress notification failed")
+                _log.exception("aql: cannot send a progress notification")
         if self._notifiers:
             self._call_later(INTERVAL_SECONDS, self._tick)
         else:

@@ -632,9 +632,7 @@ class Quotas:
         now = self._wall_clock()
         quota_period = None if quota is None else metric_and_period(quota, now)[1]
         if quota is None or quota_period is None or params.get("window") != quota_period.start:
-            raise AqlError(
-                "CONFLICT_INVALID_STATE", "The quota has been reset since. Nothing is paused."
-            )
+            raise AqlError("CONFLICT_INVALID_STATE", "The quota was reset. Nothing is paused.")
         key = quota_key(quota, str(params.get("whose")))
         self._continued[key, quota_period.start] = "" if call is None else call.approval_id
         if self._store is not None:

@@ -129,7 +129,7 @@ class ResourceReader:
         outcome = await self._host.run(call)
         result = decode_value(outcome.result)
         if not isinstance(result, dict):
-            raise InterlockError(UPSTREAM_PROTOCOL, "The server's result is no object.")
+            raise InterlockError(UPSTREAM_PROTOCOL, "The server's result is not an object.")
         if result.get("resultType") == INPUT_REQUIRED:
             raise errors.AqlError(
                 "CONFLICT_INVALID_STATE",

@@ -408,7 +408,7 @@ class ResponseWriter:
             # The caller can quote this id to the person who reads the log.
             details = {**details, "correlation_id": os.urandom(6).hex()}
             _log.warning(
-                "%s: %s in %.100s, caller %s: %.300s",
+                "aql: error %s: %s in %.100s, caller %s: %.300s",
                 details["correlation_id"],
                 code,
                 call.name,

@@ -245,14 +245,14 @@ def _print_hints(
     from interlock.automation.rule import is_reversible
 
     if not history.config.section(AutomationConfig).enabled:
-        output.print_note("decisions are not stored: automation.enabled is false.")
+        output.print_note("Decisions are not stored: automation.enabled is false.")
     if suggestion_count:
         show, accept = map(
             history.target.selector.format_command, ("automation show ID", "automation accept ID")
         )
         output.print_note(f"Show one: `{show}`. Accept one: `{accept}`.")
     else:
-        output.print_note(f"no suggestions: {_explain_no_suggestion(history)}.")
+        output.print_note(f"No suggestions: {_explain_no_suggestion(history)}.")
     if dismissed_count:
         subject = (
             "1 suggestion is" if dismissed_count == 1 else f"{dismissed_count} suggestions are"
@@ -582,7 +582,7 @@ def accept(
     print_candidate(candidate, replay_rule(candidate.rule, history.history))
     output.print_note(_PENDING_NOTE)
     if not _confirm(candidate.rule, open or [], yes=yes):
-        output.print_note("nothing was changed.")
+        output.print_note("Nothing was changed.")
         raise typer.Exit(output.FAILED)
     rule = replace(candidate.rule, accepted=f"{format_utc(time.time())} by {getpass.getuser()}")
     # Read the config again: it may have changed during the prompt.
@@ -627,7 +627,7 @@ def revert(
                 history.dismiss(rule_id(rule), rule, agreed, reverted=True)
     except InterlockError as error:
         # The rule is reverted in any case.
-        output.print_note(f"the dismissal cannot be stored: {error.message}")
+        output.print_note(f"The dismissal cannot be stored: {error.message}")
     write_text(path, text)
     print(f"Removed {to_one_line(name)} from {path}. Operators decide such calls again.")
     output.print_note(_PENDING_NOTE)

@@ -102,7 +102,7 @@ class DecisionStore:
 
     def _on_written(self, _: Any, error: InterlockError | None) -> None:
         if error is not None:
-            _log.warning("decision not stored: %s", error.message)
+            _log.warning("decision: not stored: %s", error.message)
 
     def history(self) -> list[HumanDecision]:
         """Return all decisions that count, oldest first. Waits for the disk. Raises

@@ -1003,7 +1003,7 @@ def describe_rule(rule: LearnedRule, pattern: CallPattern) -> str:
     if rule.then == "allow":
         sentence = f"Allow {callers} to call {tools} without approval"
     else:
-        sentence = f"Deny calls of {tools} by {callers} without asking"
+        sentence = f"Deny calls of {tools} by {callers} immediately"
     if rule.open:
         # Open arguments come first, because they are the risk of the rule.
         names = " and ".join(quote_text(name) for name in rule.open)

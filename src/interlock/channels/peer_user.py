@@ -76,7 +76,7 @@ def find_method() -> FindUser | None:
                         raise
     _log.warning(
         "loopback connections: this system does not report their user. Without tokens, every user "
-        "of this machine can call"
+        "of this machine can call tools."
     )
     return None
 

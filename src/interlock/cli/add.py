@@ -86,7 +86,7 @@ def add(
     source = config_source.ConfigSource(path, path.absolute().parent)
     for problem in missing_references(source.load(), source):
         output.print_note(str(problem))
-    output.print_note(f"Try it: interlock doctor{'' if config is None else f' -c {config}'}")
+    output.print_note(f"Try it: `interlock doctor{'' if config is None else f' -c {config}'}`")
     note_stdio(path)
 
 
@@ -133,7 +133,9 @@ def _take_options(arguments: list[str], options: dict[str, list[str]]) -> list[s
         name, equals, value = remaining.pop(0).partition("=")
         name = _SHORT.get(name, name)
         if name not in options:
-            raise typer.BadParameter(f"No such option: {name}. See: interlock add --help")
+            raise typer.BadParameter(
+                f"No such option: {name}. List the options: `interlock add --help`"
+            )
         if not equals:
             if not remaining:
                 raise typer.BadParameter(f"{name} needs a value.")

@@ -21,7 +21,7 @@ Id = Annotated[
     str,
     typer.Argument(metavar="ID", help="Id of the approval. The first 6 characters are sufficient."),
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation question.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation.")]
 Reveal = Annotated[
     bool,
     typer.Option("--reveal", help="Show the values of masked arguments. The journal records this."),
@@ -108,7 +108,7 @@ def approvals(
         approve, reject = map(
             target.selector.format_command, ("approve ID", "reject ID --reason WHY")
         )
-        output.print_note(f"Decide: {approve}, or {reject}")
+        output.print_note(f"Decide: `{approve}`, or `{reject}`")
 
 
 def _print_one(inbox: ApprovalsClient, id: str, *, reveal: bool, json: bool) -> None:
@@ -155,7 +155,7 @@ def approve(
     if interactive and not sys.stdin.isatty():
         raise typer.BadParameter(
             "Cannot ask for a confirmation: stdin is not a terminal. "
-            f"Look at the call ({target.selector.format_command(f'approvals {id}')}), then add "
+            f"Look at the call (`{target.selector.format_command(f'approvals {id}')}`), then add "
             "--yes."
         )
     if approval.masked and not interactive and not (reveal or accept_masked):
@@ -240,7 +240,7 @@ def _sign_decision(
 
 def _check_id(id: str) -> None:
     if not id.strip():
-        raise typer.BadParameter("The id is empty. List the ids: interlock approvals")
+        raise typer.BadParameter("The id is empty. List the ids: `interlock approvals`")
     if len(id) < _MIN_ID_LENGTH:
         raise typer.BadParameter(
             f"{id} is too short. Enter at least {_MIN_ID_LENGTH} characters of the id."
@@ -279,12 +279,12 @@ def _format_enrolment(enrolment: dict[str, Any], selector: node_discovery.NodeSe
     operator, id = f"{_one_line(str(enrolment['name']))} ({enrolment['kind']})", enrolment["id"]
     if not enrolment["recovery"]:
         approve = selector.format_command(f"keys approve {id}")
-        return f"Enrolment pending: {operator}. Approve it: {approve}"
+        return f"Enrolment pending: {operator}. Approve it: `{approve}`"
     count_time = enrolment["ends"]
     at_text = "" if count_time is None else f" at {format_local(count_time)}"
     return (
         f"Recovery: {operator} becomes an operator{at_text} without a proof of another operator. "
-        f"Reject it: {selector.format_command(f'keys reject {id}')}"
+        f"Reject it: `{selector.format_command(f'keys reject {id}')}`"
     )
 
 
@@ -443,6 +443,6 @@ def _format_child_approval(result: bytes) -> str:
     return (
         "The child node requires its own approval. The call is pending there"
         + (f" until {expires}" if expires else "")
-        + f". Approve it on that node: interlock approve {shlex.quote(id)}"
+        + f". Approve it on that node: `interlock approve {shlex.quote(id)}`"
         + (f", or open {page}" if page else "")
     )

@@ -37,7 +37,7 @@ async def run_in_foreground(source: ConfigSource, *, live: bool) -> None:
         _print_introduction(node.config, node.url or "")
         if log_buffer is None:
             await run.stopping.wait()
-            _log.info("stopping")
+            _log.info("node: stopping")
         else:
             # Imported late, so that the node listens earlier.
             from interlock.cli.live_view import show_live_view
@@ -46,7 +46,7 @@ async def run_in_foreground(source: ConfigSource, *, live: bool) -> None:
     finally:
         await run.stop()
     if log_buffer is None:
-        _log.info("stopped")
+        _log.info("node: stopped")
 
 
 def _print_introduction(config: Config, url: str) -> None:

@@ -92,8 +92,8 @@ def _find_client_paths(home: Path, cwd: Path) -> list[Path]:
     files = find_client_configs(home, cwd)
     if not files:
         output.print_problem(
-            "No config of an MCP client was found. Name the files: interlock import FILE. "
-            "Or add a server yourself: interlock add NAME URL-or-COMMAND"
+            "No config of an MCP client was found. Name the files: `interlock import FILE`. "
+            "Or add a server yourself: `interlock add NAME URL-or-COMMAND`"
         )
         raise typer.Exit(output.FAILED)
     for file in files:

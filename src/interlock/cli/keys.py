@@ -223,7 +223,7 @@ def list_keys(
         inactive_text = "" if row["counts"] else "  (inactive: approvals.enrolled is off)"
         if str(row["kind"]).endswith(("(pending)", "(recovery)")):
             approve = target.selector.format_command(f"keys approve {row['id']}")
-            inactive_text = f"  (not active yet: {approve})"
+            inactive_text = f"  (not active yet: `{approve}`)"
         short_id = str(row["id"])
         short_id = f"{short_id[:16]}…" if len(short_id) > 24 and since is not None else short_id
         columns = f"{row['name']:<16}  {row['kind']:<18}  {short_id:<18}  "
@@ -231,13 +231,13 @@ def list_keys(
     if not rows:
         selector = target.selector
         create_command = selector.format_command("keys new NAME")
-        output.print_note(f"No operator can approve calls yet. Create a key: {create_command}")
+        output.print_note(f"No operator can approve calls yet. Create a key: `{create_command}`")
         output.print_note(
-            f"Or enrol a browser or a passkey: {selector.format_command('keys enrol NAME')}"
+            f"Or enrol a browser or a passkey: `{selector.format_command('keys enrol NAME')}`"
         )
         for path in key_choice.list_user_keys():
             output.print_note(
-                f"Or enrol your key {path.stem}: {key_choice.enrolment_command(path, selector)}"
+                f"Or enrol your key {path.stem}: `{key_choice.enrolment_command(path, selector)}`"
             )
 
 
@@ -298,7 +298,7 @@ def enrol(
     if summary is None:
         up_command = target.selector.up_command
         output.print_note(
-            f"Note: no node is running at {target.config.listen}. Start it: {up_command}"
+            f"Note: no node is running at {target.config.listen}. Start it: `{up_command}`"
         )
     output.print_note(
         f"Open this address in {name}'s browser within {int(CODE_SECONDS) // 60} minutes. "
@@ -311,9 +311,7 @@ def enrol(
 @keys.command()
 def approve(
     id: PendingId,
-    yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Skip the confirmation question.")
-    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation.")] = False,
     key: Key = None,
     passphrase_file: PassphraseFile = None,
     config: config_source.ConfigOption = None,
@@ -334,7 +332,7 @@ def approve(
         if not sys.stdin.isatty():
             raise typer.BadParameter(
                 "Cannot ask for a confirmation: stdin is not a terminal. "
-                f"Look at the enrolment ({target.selector.format_command('keys list')}), then add "
+                f"Look at the enrolment (`{target.selector.format_command('keys list')}`), then add "
                 "--yes."
             )
         _print_pending_enrolment(pending)
@@ -399,7 +397,7 @@ def recover(
         raise InterlockError(
             CONFIG,
             "No operator is enrolled, so no key can be lost. Enrol the first one: "
-            + target.selector.format_command(f"keys new {name}"),
+            f"`{target.selector.format_command(f'keys new {name}')}`",
         )
     enrolment = enrol_key(public.read_bytes(), Invitation(name))
     if os.getuid() == 0 and store.path.parent.stat().st_uid != 0:
@@ -457,7 +455,7 @@ def remove(
     if not removed_operators:
         output.print_note(
             f"No key of {name} is enrolled. List the operators: "
-            + target.selector.format_command("keys list")
+            f"`{target.selector.format_command('keys list')}`"
         )
         raise typer.Exit(1)
 

@@ -132,11 +132,11 @@ def _format_totals(status: NodeStatus, rate: float, node_option: str) -> Text:
     text.append(f"{format_count(status.sessions, 'session')} · {status.listeners} listening")
     if status.waiting:
         pending_text = f"{status.waiting} pending approvals"
-        text.append(f"\n{pending_text}: interlock approvals{node_option}", style="yellow")
+        text.append(f"\n{pending_text}: `interlock approvals{node_option}`", style="yellow")
     for tool in status.held:
         text.append(
-            f"\n{output.sanitize(tool)} is held because it changed: interlock pins diff "
-            f"{output.sanitize(tool)}{node_option}",
+            f"\n{output.sanitize(tool)} is held because it changed: `interlock pins diff "
+            f"{output.sanitize(tool)}{node_option}`",
             style="yellow",
         )
     journal = status.journal

@@ -108,7 +108,7 @@ def _resolve_server(config: Config, key: str, base_dir: Path) -> ServerConfig:
     if server_config.oauth.grant == "client_credentials":
         raise ConfigError.of(
             f"{key} needs no sign-in by a person: the node uses its own credentials",
-            "test it: interlock doctor",
+            "test it: `interlock doctor`",
         )
     server = resolve_server(server_config, environ=os.environ, base_dir=base_dir)
     if not is_secure(server.url or ""):

@@ -74,6 +74,6 @@ def _open_keys(target: node_discovery.TargetNode) -> SigningKeys:
         raise InterlockError(
             UPSTREAM_UNAVAILABLE,
             f"{path} does not exist: no node with the address {target.config.listen} has run here. "
-            f"Start one: {target.selector.up_command}",
+            f"Start one: `{target.selector.up_command}`",
         )
     return SigningKeys(path)

@@ -86,7 +86,7 @@ def list_pins(
         diff_tool, accept_tool = map(
             target.selector.format_command, ("pins diff TOOL", "pins accept TOOL")
         )
-        output.print_note(f"Show a change: {diff_tool}. Accept it: {accept_tool}")
+        output.print_note(f"Show a change: `{diff_tool}`. Accept it: `{accept_tool}`")
 
 
 @pins.command()
@@ -109,7 +109,7 @@ def diff(
         pin, contract = _read_pin(store, tool)
     if pin is None:
         list_command = target.selector.format_command("pins list")
-        output.print_problem(f"{tool} is not pinned. List the pinned tools: {list_command}")
+        output.print_problem(f"{tool} is not pinned. List the pinned tools: `{list_command}`")
         raise typer.Exit(output.FAILED)
     if json:
         output.print_json(_describe_pin(pin, contract) | {"diff": _diff_lines(pin, contract)})
@@ -125,9 +125,7 @@ def diff(
 def accept(
     tools: Tools = None,
     accept_all: Annotated[bool, typer.Option("--all", help="Accept every held tool.")] = False,
-    yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Skip the confirmation question.")
-    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation.")] = False,
     config: config_source.ConfigOption = None,
     node: NodeOption = None,
 ) -> None:
@@ -213,7 +211,7 @@ def _confirm_tool(tool: str) -> bool:
     if not sys.stdin.isatty():
         raise typer.BadParameter(
             "Cannot ask for a confirmation: stdin is not a terminal. "
-            f"Look at the change (interlock pins diff {tool}), then add --yes."
+            f"Look at the change (`interlock pins diff {tool}`), then add --yes."
         )
     return output.confirm(f"Accept {tool} as shown?")
 
@@ -225,7 +223,7 @@ def _fetch_current_contract(
     if target.fetch_summary() is None:
         output.print_problem(
             f"{tool} is not pinned, and no node is running that knows its definition. "
-            f"Start the node first: {target.selector.up_command}"
+            f"Start the node first: `{target.selector.up_command}`"
         )
         return None
     store.request_contract(tool)
@@ -236,7 +234,7 @@ def _fetch_current_contract(
             return contract
         time.sleep(_POLL_SECONDS)
     tools_command = target.selector.format_command("tools")
-    output.print_problem(f"The node has no tool {tool}. List the names: {tools_command}")
+    output.print_problem(f"The node has no tool {tool}. List the names: `{tools_command}`")
     return None
 
 

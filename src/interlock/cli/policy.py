@@ -296,7 +296,7 @@ def explain(
         str | None,
         typer.Option(
             "--effect",
-            help=f"Effect of the tool ({_EFFECTS[0]}, …). Default: ask the running node.",
+            help=f"Effect of the tool ({_EFFECTS[0]}, …). Default: its effect at the running node.",
         ),
     ] = None,
     config: config_source.ConfigOption = None,

@@ -77,11 +77,11 @@ def _print_status(body: bytes, selector: node_discovery.NodeSelector) -> None:
     for tool in node.held:
         name = output.sanitize(tool)
         console.print(
-            f"{name} is held because it changed: {selector.format_command(f'pins diff {name}')}"
+            f"{name} is held because it changed: `{selector.format_command(f'pins diff {name}')}`"
         )
     if node.waiting:
         pending_text = format_count(node.waiting, "pending approval")
-        console.print(f"{pending_text}: {selector.format_command('approvals')}")
+        console.print(f"{pending_text}: `{selector.format_command('approvals')}`")
     for feature in features:
         for activity in feature.activity_lines(report):
             console.print(activity)

@@ -78,7 +78,9 @@ def create(
     ] = DEFAULT_EXPIRY,
     yes: Annotated[
         bool,
-        typer.Option("--yes", "-y", help="Skip the question before the first token of the node."),
+        typer.Option(
+            "--yes", "-y", help="Skip the confirmation before the first token of the node."
+        ),
     ] = False,
     config: config_source.ConfigOption = None,
     json: Json = False,
@@ -181,7 +183,7 @@ def list_tokens(
         )
     if not tokens and not revocations:
         output.print_note(
-            f"No tokens. Create one: {target.selector.format_command('token create NAME')}"
+            f"No tokens. Create one: `{target.selector.format_command('token create NAME')}`"
         )
 
 
@@ -308,9 +310,9 @@ def _print_remaining_state(store: AccessStore, target: node_discovery.TargetNode
             target.selector.format_command, ("token create NAME", "token remove NAME")
         )
         output.print_note(
-            f"HTTP clients still need a token, and no valid one remains. Create one: {create}. "
+            f"HTTP clients still need a token, and no valid one remains. Create one: `{create}`. "
             "To allow clients on this machine without a token: "
-            f"{remove} for each of {names}, then restart the node."
+            f"`{remove}` for each of {names}, then restart the node."
         )
     else:
         output.print_note(

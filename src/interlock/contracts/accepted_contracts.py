@@ -152,7 +152,11 @@ class AcceptedContractStore:
             return {}
         except (OSError, msgspec.DecodeError) as error:
             name = self._path.name
-            _log.warning("%s: unreadable, starting again: %s", name, type(error).__name__)
+            _log.warning(
+                "accepted contracts: %s is unreadable and is replaced: %s",
+                name,
+                type(error).__name__,
+            )
             return {}
 
     def _try_write(self, accepted_contracts: Mapping[str, AcceptedContract]) -> None:

@@ -180,7 +180,7 @@ class ContractWatch:
         try:
             record = self._store.peek(tool)
         except InterlockError as error:
-            _log.debug("%s", error.message)
+            _log.debug("contracts: %s", error.message)
             return None
         return None if record is None else record.accepted_definition
 
@@ -230,7 +230,7 @@ class ContractWatch:
             self.problem = error.message
         except Exception:
             # Keep the thread alive after any error: without it, no change is ever reported.
-            _log.exception("contracts: the watch failed because of an internal error")
+            _log.exception("contracts: internal error of the watch")
         if report.events or report.states or report.broken_tools or report.deprecations:
             with suppress(RuntimeError):
                 # The loop of a stopped node is closed.

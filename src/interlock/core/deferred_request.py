@@ -11,7 +11,7 @@ from typing import Final
 
 from interlock.core.call import Call
 from interlock.core.ports import ResponseHandler, UpstreamRequest
-from interlock.errors import INTERNAL, InterlockError
+from interlock.errors import INTERNAL, INTERNAL_ERROR_TEXT, InterlockError
 
 _log = logging.getLogger("interlock.pipeline")
 
@@ -93,10 +93,10 @@ class DeferredRequest(PendingRequestBase):
             sent = await send(call, handler)
         except InterlockError as error:
             self.fail(error)
-        except Exception as bug:
+        except Exception:
             # Nothing awaits this task, but the call must end.
-            _log.exception("%s: sending a deferred request failed", call.upstream)
-            self.fail(InterlockError(INTERNAL, f"The node failed ({type(bug).__name__})."))
+            _log.exception("upstream %s: cannot send a deferred request", call.upstream)
+            self.fail(InterlockError(INTERNAL, INTERNAL_ERROR_TEXT))
         else:
             if self.is_waiting:
                 self.is_waiting = False

@@ -110,7 +110,7 @@ def _compare_arguments(
     mapping, arguments = mapping_renames(entry.mapping, inputs.names), argument_renames(entry)
     arrivals_of_inputs = argument_sources(mapping, arguments, available_inputs(inputs, entry))
     errors += [
-        f"{id}: the driver drops the input {dropped!r}, which the contract requires."
+        f"{id}: the driver removes the input {dropped!r}, which the contract requires."
         for dropped in entry.drop_inputs
         if dropped in inputs.required
     ]
@@ -132,7 +132,7 @@ def _compare_arguments(
                 for arrival in argument_sources(mapping, arguments, entry.drop_inputs)
                 if arrival.argument == argument
             ]
-            detail = f": the driver drops {dropped[0]!r}" if dropped else ""
+            detail = f": the driver removes {dropped[0]!r}" if dropped else ""
             errors.append(
                 f"{id}: {name!r} requires {argument!r}, but no input of the contract is "
                 f"mapped to it{detail}."

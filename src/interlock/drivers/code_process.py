@@ -487,7 +487,7 @@ class CodeProcess:
             self._running = None
             if not self._closed:
                 self._record_crash()
-                _log.warning("%s of %s ended: %s", ENTRY, self._code.driver, reason)
+                _log.warning("driver %s: %s ended: %s", self._code.driver, ENTRY, reason)
         if running.process is not None and running.is_connected:
             running.process.close()
         if running.confinement is not None:
@@ -504,7 +504,7 @@ class CodeProcess:
         """Log a line of stderr."""
         text = line[:_MAX_LOG_BYTES].decode("utf-8", "replace").rstrip()
         if text:
-            _log.info("%s of %s: %s", ENTRY, self._code.driver, redact(text))
+            _log.info("driver %s: %s: %s", self._code.driver, ENTRY, redact(text))
 
     async def end(self, reason: str) -> None:
         """End the running process. The next call starts another."""

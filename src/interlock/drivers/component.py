@@ -72,7 +72,7 @@ def log_start(drivers: Mapping[str, Driver]) -> None:
     active = [driver for driver in drivers.values() if not driver.condition.rejection]
     if active:
         ids = ", ".join(sorted(driver.manifest.id for driver in active))
-        _log.info("%s: %s", format_count(len(active), "driver"), ids)
+        _log.info("drivers: %s: %s", format_count(len(active), "driver"), ids)
 
 
 def log_changes(
@@ -86,14 +86,14 @@ def log_changes(
     for key, driver in before.items():
         if key not in after:
             broken = driver.manifest.file in unusable
-            event = "was removed because its files are invalid" if broken else "was removed"
-            _log.info("driver %s %s%s", driver.manifest.id, event, _served(driver, "; it served"))
+            event = "removed because its files are invalid" if broken else "removed"
+            _log.info("driver %s: %s%s", driver.manifest.id, event, _served(driver, "; it served"))
     for key, driver in after.items():
         if before.get(key) is driver or driver.condition.rejection:
             # The reason of a rejection was logged when the driver was created.
             continue
-        event = "changed" if key in before else "was added"
-        _log.info("driver %s %s%s", driver.manifest.id, event, _served(driver, ": it serves"))
+        event = "changed" if key in before else "added"
+        _log.info("driver %s: %s%s", driver.manifest.id, event, _served(driver, ": it serves"))
 
 
 def log_kept_versions(drivers: Mapping[str, Driver], invalid: Collection[Path]) -> None:
@@ -102,14 +102,14 @@ def log_kept_versions(drivers: Mapping[str, Driver], invalid: Collection[Path]) 
         manifest = driver.manifest
         if manifest.file in invalid and not driver.condition.rejection:
             _log.warning(
-                "driver %s: invalid %s; keeping version %s",
+                "driver %s: invalid %s, version %s stays in use",
                 manifest.id, manifest.file.name, manifest.version,
             )  # fmt: skip
 
 
 def log_ready(driver: Driver) -> None:
     """Log that the server of a driver has listed its tools."""
-    _log.info("driver %s is ready%s", driver.manifest.id, _served(driver, ": it serves"))
+    _log.info("driver %s: ready%s", driver.manifest.id, _served(driver, ": it serves"))
 
 
 def _served(driver: Driver, label: str) -> str:
@@ -255,7 +255,7 @@ def create_driver(
     driver.condition.rejection = rejection
     if rejection:
         driver.hooks = None
-        _log.warning("%s is not used: %s", manifest.id, rejection)
+        _log.warning("driver %s: not used: %s", manifest.id, rejection)
     return driver
 
 
@@ -329,7 +329,7 @@ def _bindings(
         executes = hooks is not None and hooks.executes(contract.id)
         problems = check_entry(contract, entry, transforms=transforms, has_hook=executes)
         for problem in problems:
-            _log.warning("%s: %s", manifest.id, problem)
+            _log.warning("driver %s: %s", manifest.id, problem)
         try:
             shape = shape_of(contract)
         except InterlockError as error:
@@ -420,7 +420,7 @@ class DriverVerifier:
             await driver.server.ensure_running()
         except InterlockError as error:
             # The driver stays unverified. Its next call tries again.
-            _log.warning("%s: %s", driver.manifest.id, error.message)
+            _log.warning("driver %s: %s", driver.manifest.id, error.message)
             return
         if not driver.requests:
             # No call used the server, so stop it. The next call starts it again.
@@ -684,7 +684,7 @@ class Drivers:
         for path, problems in workspace.rejected_files.items():
             if previous_problems.get(path) != problems:
                 for problem in problems.problems:
-                    _log.warning("%s", problem)
+                    _log.warning("drivers: %s", problem)
         new_problems = {
             path
             for path, problems in workspace.rejected_files.items()

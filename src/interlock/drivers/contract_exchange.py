@@ -525,7 +525,7 @@ class CodeRequest(PendingRequestBase):
         elif isinstance(error, InterlockError):
             self._finish(None, error)
         else:
-            _log.error("driver code: unexpected exception", exc_info=error)
+            _log.error("drivers: unexpected exception in the code of a driver", exc_info=error)
             self._finish(
                 None, InterlockError(INTERNAL, f"The driver failed ({type(error).__name__}).")
             )

@@ -191,7 +191,7 @@ class Driver:
         """Record a warning for the operator and log it once."""
         if text not in self.warnings and len(self.warnings) < _MAX_WARNINGS:
             self.warnings[text] = None
-            _log.warning("%s: %s", self.manifest.id, text)
+            _log.warning("driver %s: %s", self.manifest.id, text)
 
     def update_health(self) -> None:
         """Copy the health into the condition that the resolver reads."""
@@ -273,7 +273,7 @@ class Driver:
         try:
             await self.ensure_signed_in()
         except InterlockError as error:
-            _log.debug("%s: %s", self.key, error.message)
+            _log.debug("driver %s: %s", self.key, error.message)
         finally:
             self._sign_in_task = None
 
@@ -308,7 +308,10 @@ class Driver:
             if problems != binding.problems:
                 for problem in problems:
                     _log.warning(
-                        "%s does not serve %s: %s", self.manifest.id, binding.contract.id, problem
+                        "driver %s: does not serve %s: %s",
+                        self.manifest.id,
+                        binding.contract.id,
+                        problem,
                     )
             binding.problems, binding.warnings = problems, warnings
             binding.level = _level(binding, definitions)

@@ -198,7 +198,7 @@ class DriverServer:
     def _on_started(self, task: asyncio.Task[DriverSupervisor]) -> None:
         self._start_task = None
         if not task.cancelled() and task.exception() is not None:
-            _log.debug("%s did not get ready", self._driver.key)
+            _log.debug("driver %s: its server did not become ready", self._driver.key)
 
     async def _start_server(self) -> DriverSupervisor:
         driver, host = self._driver, self._host

@@ -120,7 +120,7 @@ class DriverPublisher:
         self._posted_state = state
         versions = self._contracts.versions = ContractVersions(usable, deprecations, now)
         for clash in versions.clashes:
-            _log.warning("%s", clash)
+            _log.warning("contracts: %s", clash)
         self._upstreams[KEY] = self._contracts
         self._post_contracts(versions, deprecations, levels, serving)
         for contract in usable:
@@ -173,7 +173,7 @@ class DriverPublisher:
             KEY, self._config.root_segment, tools, effects, served_by, digests, contexts
         )
         for tool in offering.rejected:
-            _log.warning("contract %s is not offered: %s", tool.name, tool.reason)
+            _log.warning("contract %s: not offered: %s", tool.name, tool.reason)
         floors = {
             tool.canonical: make_decision(
                 PolicyAction.CONFIRM,

@@ -38,7 +38,9 @@ def read_registrations(path: Path) -> dict[str, DriverManifest]:
         return {}
     except (OSError, msgspec.DecodeError) as error:
         _log.warning(
-            "%s cannot be read and is replaced by a new file: %s", path.name, type(error).__name__
+            "drivers: cannot read %s, it is replaced by a new file: %s",
+            path.name,
+            type(error).__name__,
         )
         return {}
 

@@ -138,7 +138,7 @@ def _narrowing_faults(what: str, dropped: Iterable[str], view: SchemaView) -> It
     for name in dropped:
         if name in view.required:
             message = f"`drop_{what}` has {name!r}, which is required by the contract"
-            yield EntryFault(field, message, "only optional members can be dropped")
+            yield EntryFault(field, message, "only optional members can be removed")
         elif name not in view.names and view.certain:
             message = f"`drop_{what}` has {name!r}, which is not among the contract's {what}"
             yield EntryFault(field, message, suggest_name(name, view.names))

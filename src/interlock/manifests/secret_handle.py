@@ -96,7 +96,7 @@ def check_access(
 
 def log_access(row: dict[str, Any]) -> None:
     """Write an access record to the log, where no journal is available."""
-    _log.info("%s", row)
+    _log.info("secret access: %s", row)
 
 
 class SecretHandle(Struct, frozen=True):

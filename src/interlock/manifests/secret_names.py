@@ -38,7 +38,7 @@ def find_entry(name: str, inventory: SecretsInventory) -> SecretEntry | None:
     if len(slugs) > 1:
         raise InvalidValueError(
             f"{name} is the name of {' and '.join(sorted(slugs))}",
-            "give one of them another variable",
+            "set another variable for one of them",
         )
     return inventory.entries[slugs[0]] if slugs else None
 

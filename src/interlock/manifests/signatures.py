@@ -68,7 +68,7 @@ def verify(folder: Path, trusted: Sequence[Ed25519PublicKey], *, manifest: str =
     except FileNotFoundError:
         raise SignatureProblem(
             "The driver is not signed, and only signed drivers are used here (drivers.trust). "
-            "Sign it: interlock drivers sign"
+            "Sign it: `interlock drivers sign`"
         ) from None
     except (OSError, msgspec.DecodeError, ValueError):
         raise SignatureProblem(f"{SIGNATURE} cannot be read. Sign the driver again.") from None
@@ -84,7 +84,8 @@ def verify(folder: Path, trusted: Sequence[Ed25519PublicKey], *, manifest: str =
         )  # fmt: skip
         if changed:
             raise SignatureProblem(
-                f"{', '.join(changed)} changed after the signature. Review it, and sign it again."
+                f"{', '.join(changed)} changed after the signature. "
+                "Review the driver, and sign it again."
             )
         if manifest and signed.files.get(MANIFEST) != manifest:
             raise SignatureProblem(

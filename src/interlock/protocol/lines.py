@@ -29,7 +29,7 @@ class OversizeLine(msgspec.Struct, frozen=True):
 
     def error(self) -> ProtocolError:
         return ProtocolError(
-            f"A line is longer than {self.limit} bytes and was dropped. "
+            f"A line is longer than {self.limit} bytes and was discarded. "
             "Send smaller messages, or raise the limit.",
             PAYLOAD_TOO_LARGE,
             {"limit": self.limit},
@@ -123,9 +123,9 @@ def encode_line(payload: bytes) -> bytes:
     """
     if b"\n" in payload or b"\r" in payload:
         raise ProtocolError(
-            "A message for one line contains a line end. Remove line breaks from its JSON first.",
+            "The message contains a line break. Remove the line breaks from its JSON first.",
             INVALID_REQUEST,
         )
     if not payload or payload.isspace():
-        raise ProtocolError("A blank message cannot be sent as a line.", INVALID_REQUEST)
+        raise ProtocolError("The message is blank. Send a JSON value.", INVALID_REQUEST)
     return payload + b"\n"

@@ -414,8 +414,7 @@ def read_registration_result(result: bytes | Raw, segment: str) -> RegistrationR
     if registration_result.assigned_segment != segment:
         raise ProtocolError(
             f"The parent registered the segment {registration_result.assigned_segment[:80]!r} "
-            "instead of "
-            f"{segment!r}: all names would be wrong."
+            f"instead of {segment!r}, so all names would be invalid."
         )
     _check_tree(registration_result.tree_id, REGISTER)
     return registration_result

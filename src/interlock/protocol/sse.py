@@ -41,7 +41,7 @@ class OversizeEvent(ProtocolError):
 
     def __init__(self, limit: int, events: list[SseEvent]) -> None:
         super().__init__(
-            f"An event is longer than {limit} bytes and was dropped. "
+            f"An event is longer than {limit} bytes and was discarded. "
             "Send smaller messages, or raise the limit.",
             PAYLOAD_TOO_LARGE,
             {"limit": limit},
@@ -270,7 +270,7 @@ def _encode_fields(event: str | None, id: str | None, retry: int | None) -> byte
 def _encode_field(field: str, value: str) -> bytes:
     if "\n" in value or "\r" in value or "\0" in value:
         raise ProtocolError(
-            f"The {field} of an event must not contain a line end or a NUL.", INVALID_REQUEST
+            f"The {field} of an event must not contain a line break or a NUL.", INVALID_REQUEST
         )
     try:
         return value.encode()

@@ -50,7 +50,7 @@ def write_request(
         *(f"{name}: {value}" for name, value in headers),
     ]
     if any(char in line for line in lines for char in "\r\n\0"):
-        raise ProtocolError("A header or the path of a WebSocket request contains a line end.")
+        raise ProtocolError("A header or the path of a WebSocket request contains a line break.")
     return "\r\n".join([*lines, "", ""]).encode()
 
 

@@ -171,7 +171,7 @@ class FunctionTool:
             raise
         except (Exception, SystemExit, KeyboardInterrupt) as error:
             # A tool must not end the program, so SystemExit and KeyboardInterrupt are caught too.
-            _log.exception("tool %s failed", self.name)
+            _log.exception("tool %s: failed", self.name)
             raise ToolError(f"{self.name} failed: {type(error).__name__}: {error}") from error
 
 
@@ -182,7 +182,10 @@ def _arguments(function: Callable[..., Any], name: str) -> tuple[type[Struct], s
     progress = None
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind in _VARIABLE or parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
-            raise TypeError(f"{name}: {parameter} cannot be an argument of a tool: it has no name.")
+            raise TypeError(
+                f"{name}: {parameter} must be a keyword parameter. "
+                "Tools receive their arguments by name."
+            )
         annotation = hints.get(parameter.name, Any)
         if Progress in (annotation, *typing.get_args(annotation)):
             progress = parameter.name

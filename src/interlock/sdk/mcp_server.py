@@ -382,7 +382,7 @@ def _check_stateless(meta: _Meta) -> None:
 def _internal_error(id: bytes) -> bytes:
     traceback.print_exc(file=sys.stderr)
     return jsonrpc.error_response(
-        id, errors.INTERNAL.code, "Internal error of the server. Its stderr has the details."
+        id, errors.INTERNAL.code, "Internal error. See stderr of the server."
     )
 
 

@@ -16,6 +16,7 @@ import msgspec
 from interlock.core.paths import approvals_sockets, is_socket_open, is_trusted
 from interlock.errors import (
     INTERNAL,
+    INVALID_REQUEST,
     UNKNOWN_APPROVAL,
     UPSTREAM_UNAVAILABLE,
     InterlockError,
@@ -149,7 +150,7 @@ class ApprovalsClient:
             raise InterlockError(
                 INTERNAL,
                 f"No pending approval has an id that begins with {id}. "
-                f"List them: {self._target.selector.format_command('approvals')}",
+                f"List the approvals: `{self._target.selector.format_command('approvals')}`.",
             )
         unknown_error: InterlockError | None = None
         for route in self._routes():
@@ -262,7 +263,7 @@ class ApprovalsClient:
         except TimeoutError:
             raise InterlockError(
                 UPSTREAM_UNAVAILABLE,
-                "The node does not respond in time. Look at its state: interlock status",
+                "The node does not respond in time. Look at its state: `interlock status`",
             ) from None
         finally:
             connection.close()
@@ -311,7 +312,7 @@ class ApprovalsClient:
             raise InterlockError(
                 UPSTREAM_UNAVAILABLE,
                 "The node closed the connection before it responded. Look at its state: "
-                "interlock status",
+                "`interlock status`",
             ) from None
         if response.status != 200:
             raise read_error(response.read(), response.status)
@@ -333,7 +334,8 @@ _ID_LENGTH: Final = 22
 def _check_id(id: str) -> str:
     if not id or not all(char.isascii() and (char.isalnum() or char in "-_") for char in id):
         raise InterlockError(
-            INTERNAL, "This is not the id of an approval. List them: interlock approvals"
+            INVALID_REQUEST,
+            f"{id[:80]!r} is not the id of an approval. List the approvals: `interlock approvals`.",
         )
     return id
 

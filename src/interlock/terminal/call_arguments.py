@@ -85,7 +85,7 @@ def read_arguments(pairs: list[str], schema: Mapping[str, Any]) -> dict[str, Any
             arguments[key] = value
             continue
         if key not in lists and not isinstance(arguments[key], list):
-            raise ArgumentError(f"{key} is given twice, but the tool takes one value")
+            raise ArgumentError(f"{key} occurs twice, but the tool takes one value")
         lists.add(key)
         arguments[key] += value if isinstance(value, list) else [value]
     return arguments

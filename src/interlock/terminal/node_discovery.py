@@ -192,7 +192,7 @@ def unreachable_error(target: TargetNode) -> InterlockError:
     return InterlockError(
         UPSTREAM_UNAVAILABLE,
         f"No node is running at {target.config.listen}"
-        + (f", but {hint}" if hint else f". Start it: {target.selector.up_command}"),
+        + (f", but {hint}" if hint else f". Start it: `{target.selector.up_command}`"),
     )
 
 
@@ -208,7 +208,7 @@ def not_running_error(target: TargetNode, *, selected_by_address: bool = False) 
         address = target.config.listen
         message = (
             f"No node of this user is running at {address}. "
-            f"Start one there: interlock up --listen {address}"
+            f"Start one there: `interlock up --listen {address}`"
         )
         return InterlockError(UPSTREAM_UNAVAILABLE, message)
     return config_source.no_config_error()

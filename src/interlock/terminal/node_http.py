@@ -89,6 +89,6 @@ def authorization_header(target: TargetNode, permission: str = "call") -> dict[s
         raise ConfigError.of(
             f"no node of this user is running at {target.config.listen}, and an HTTP request needs "
             f"the token {first}: {error.problems[0].message}",
-            f"set the token, or start a node: {target.selector.up_command}",
+            f"set the token, or start a node: `{target.selector.up_command}`",
         ) from None
     return {"Authorization": f"Bearer {token}"}

@@ -133,7 +133,7 @@ def choose_key(
         raise InterlockError(CONFIG, f"You have several keys ({names}). Choose one: --key NAME")
     raise InterlockError(
         CONFIG,
-        f"There is no key in {folder}. Create one: {selector.format_command('keys new NAME')}\n"
+        f"There is no key in {folder}. Create one: `{selector.format_command('keys new NAME')}`\n"
         "A passkey or a browser key signs on the approval page instead.",
     )
 

@@ -84,12 +84,12 @@ def _print_pending(
         # The approval is stored, but only a running node can accept the decision and run the call.
         output.print_note(
             "No node is running that can accept the approval. "
-            f"Start one first: {selector.up_command}"
+            f"Start one first: `{selector.up_command}`"
         )
     output.print_note(
-        f"Approve: {selector.format_command(f'approve {id}')}" + (f", or {url}" if url else "")
+        f"Approve: `{selector.format_command(f'approve {id}')}`" + (f", or {url}" if url else "")
     )
-    output.print_note(f"Reject:  {selector.format_command(f'reject {id}')}")
+    output.print_note(f"Reject:  `{selector.format_command(f'reject {id}')}`")
     output.print_note(
         "The call runs when it is approved, and `interlock approve` prints the result. "
         f"If no operator decides before {field_text('expires_at')}, the call expires."
@@ -101,7 +101,7 @@ def _print_pending(
     if no_operator:
         enrol_command = selector.format_command("keys new NAME")
         output.print_note(
-            f"This node has no operator who can approve calls. Enrol one: {enrol_command}"
+            f"This node has no operator who can approve calls. Enrol one: `{enrol_command}`"
         )
 
 

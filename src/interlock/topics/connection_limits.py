@@ -51,8 +51,8 @@ class ConnectionCounter:
         if caller is not None and caller_connections >= MAX_CONNECTIONS_PER_CALLER:
             raise InterlockError(
                 TOO_BUSY,
-                f"{caller.name} is in {caller_connections} topics, which is the limit. Leave one "
-                "of them.",
+                f"{caller.name} is in {caller_connections} topics, which is the limit. "
+                "Disconnect from one of them.",
             )
 
     def on_join(self, member: Member) -> None:

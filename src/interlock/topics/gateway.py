@@ -356,7 +356,7 @@ class Gateway:
         if self.rooms.get(room.name) is not room or self._is_permanent(room.name, room.settings):
             return
         if all(member.internal for member in room.members.values()):
-            self._close(room, SHUTTING_DOWN_CODE, "Everybody has left the topic.")
+            self._close(room, SHUTTING_DOWN_CODE, "All participants have disconnected.")
 
     def _is_permanent(self, name: str, settings: TopicConfig) -> bool:
         """Return whether a room stays open without connections, because the node takes part."""
@@ -481,7 +481,7 @@ class Gateway:
         self.rejected += 1
         if member.rejected in _LOGGED_COUNTS:
             log.info(
-                "topic %s: %d messages of %s rejected; the last: %s, %.100r",
+                "topic %s: %d messages of %s rejected, the last: %s, %.100r",
                 member.topic, member.rejected, member.id, error, redact(kind),
             )  # fmt: skip
         if member.internal:

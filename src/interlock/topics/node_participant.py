@@ -319,7 +319,9 @@ class NodeParticipant:
                 f"The message has {len(text)} bytes. The limit of a topic is {MAX_ENVELOPE_BYTES}.",
             )
         if self._closed:
-            raise InterlockError(UPSTREAM_UNAVAILABLE, f"The node has left the topic {self.topic}.")
+            raise InterlockError(
+                UPSTREAM_UNAVAILABLE, f"The node has disconnected from the topic {self.topic}."
+            )
         self._register_id(id)
         if self._room.send(self._member, text) is None:
             raise InterlockError(
@@ -512,7 +514,7 @@ class NodeParticipant:
         A response with that id would be taken for a response to its first user.
         """
         if self.id in head.to and head.kind.startswith(_HANDLED_PREFIXES):
-            text = f"Your message was dropped: its id {head.id!r} was used before. Each message "
+            text = f"Your message was rejected: its id {head.id!r} was used before. Each message "
             self._proposals.send_chat(member.id, None, f"{text}needs a new id.")
 
     def _register_id(self, id: str | tuple[str, str]) -> bool:

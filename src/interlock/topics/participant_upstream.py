@@ -198,7 +198,7 @@ class ParticipantTransport(SingleChannel):
         return payload
 
     def on_participant_left(self, reason: str) -> None:
-        """Fail all pending requests: the participant has left the room."""
+        """Fail all pending requests: the participant has disconnected."""
         if not self._is_closed:
             self._close()
             self.receiver.on_transport_lost(reason)
@@ -454,7 +454,7 @@ class ParticipantConnector:
         if not any(self._can_list(kind) for kind in _LIST_METHODS):
             raise InterlockError(
                 UPSTREAM_UNAVAILABLE,
-                f"{self._key} may not send responses in the topic. Give it the capability "
+                f"{self._key} may not send responses in the topic. Set the capability "
                 "mcp/response:* or the profile response_only in the config.",
             )
         self._transport = transport = ParticipantTransport(
@@ -530,7 +530,9 @@ class ParticipantConnector:
         """Raise InterlockError if the participant has left in the meantime, or if its tools show
         that it is a node."""
         if not self.is_present:
-            raise InterlockError(UPSTREAM_UNAVAILABLE, f"{self._key} has left the room.")
+            raise InterlockError(
+                UPSTREAM_UNAVAILABLE, f"{self._key} has disconnected from the topic."
+            )
         tools = [_read_tool(tool) for tool in raw_offering.tools]
         node_hops = max(
             (tool.meta.hops for tool in tools if self._is_allowed(tool.name)), default=0

@@ -29,6 +29,7 @@ from interlock.core.server.mcp.server_info import ServerInfo
 from interlock.errors import (
     CANCELLED,
     INTERNAL,
+    INTERNAL_ERROR_TEXT,
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
     PAYLOAD_TOO_LARGE,
@@ -215,7 +216,7 @@ class NodeRequestHandler:
             _log.exception("topic %s: failed to handle a request", self._participant.topic)
             self._respond_error(
                 room_request,
-                InterlockError(INTERNAL, "The node failed on this request; see its log."),
+                InterlockError(INTERNAL, INTERNAL_ERROR_TEXT),
             )
 
     def _initialize(

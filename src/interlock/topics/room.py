@@ -180,7 +180,7 @@ class Room:
         self._new_members.pop(member, None)
         # The next guest with this id is another one.
         self._rate_limits.on_leave(member.id, keeps_id=member.caller.kind != GUEST)
-        log.debug("%s left the topic %s: %s", member.id, self.name, reason)
+        log.debug("topic %s: %s disconnected: %s", self.name, member.id, reason)
         self._announce(member, LEAVE)
 
     def change_capabilities(self, member: Member, capabilities: Sequence[str]) -> None:
@@ -293,7 +293,7 @@ class Room:
 
     def _log_failed_delivery(self, member: Member) -> None:
         """Log a failed delivery. A failing sink must not cost the other members their messages."""
-        log.exception("%s in the topic %s could not be sent anything", member.id, self.name)
+        log.exception("topic %s: cannot send messages to %s", self.name, member.id)
 
     def _deliver_to(self, member: Member, text: bytes, head: EnvelopeHeader) -> None:
         try:

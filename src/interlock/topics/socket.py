@@ -322,7 +322,7 @@ class TopicSocket(WebSocketConnection):
             self._has_received = self._is_ping_sent = False
         elif self._is_ping_sent:
             self._check_timer = None
-            self._give_up(NO_PONG_CLOSE_CODE, "You answered no ping.")
+            self._give_up(NO_PONG_CLOSE_CODE, "You did not respond to a ping.")
             return
         else:
             self._is_ping_sent = True

@@ -22,7 +22,7 @@ from interlock.core.server.mcp.change_notifications import ChangeListeners
 from interlock.core.server.mcp.conversation import Conversation
 from interlock.core.server.mcp.requests import read_client
 from interlock.core.server.mcp.server_info import ServerInfo
-from interlock.errors import INTERNAL, TOO_BUSY, InterlockError, ProtocolError
+from interlock.errors import INTERNAL, INTERNAL_ERROR_TEXT, TOO_BUSY, InterlockError, ProtocolError
 from interlock.primitives.bounded_dict import BoundedDict
 from interlock.protocol import jsonrpc, mcp
 from interlock.protocol import mcpax as ax
@@ -185,7 +185,7 @@ class AxConversation(Conversation):
             self.send_error(id, error, None)
         except Exception:
             _log.exception("parent: cannot build the tree")
-            failed = InterlockError(INTERNAL, "Internal error. See the log of the node.")
+            failed = InterlockError(INTERNAL, INTERNAL_ERROR_TEXT)
             self.send_error(id, failed, None)
 
     def _notification(self, message: Message) -> None:
@@ -251,7 +251,7 @@ class AxConversation(Conversation):
         except Exception:
             _log.exception("parent: internal error in a request")
             open_calls.pop(id, None)
-            failed = InterlockError(INTERNAL, "Internal error. See the log of the node.")
+            failed = InterlockError(INTERNAL, INTERNAL_ERROR_TEXT)
             self.send_error(id, failed, client)
         return True
 

@@ -35,6 +35,7 @@ from interlock.errors import (
     CONFIG,
     CYCLE_DETECTED,
     FORBIDDEN,
+    INTERNAL_ERROR_TEXT,
     INVALID_PARAMS,
     INVALID_SEGMENT,
     NAMESPACE_CONFLICT,
@@ -957,9 +958,7 @@ class Registrant:
             failure = error
         except Exception:
             _log.exception("parent: internal error during the registration")
-            failure = InterlockError(
-                UPSTREAM_LOST, "Internal error during the registration. See the log of the node."
-            )
+            failure = InterlockError(UPSTREAM_LOST, INTERNAL_ERROR_TEXT)
         # The reason of the close is more specific than a failed request.
         failure = self._close_error or failure
         self._close_channel()
@@ -989,7 +988,7 @@ class Registrant:
             end_error = await self._send_heartbeats()
             if end_error is not None:
                 return end_error
-            _log.info("parent %s: the session is unknown there, registering again", url)
+            _log.info("parent %s: the session is unknown, registering again", url)
             self.registration_result = None
             self._change_state(RegistrantEvent.SESSION_UNKNOWN)
             self._on_lost("The parent does not know the session any more.")

@@ -230,7 +230,9 @@ class Claims:
                 self._store.save_claim(info.segment, authority, info.verified)
         except InterlockError as error:
             _log.warning(
-                "%s: cannot store the claim of its authority: %s", info.segment, error.message
+                "subserver %s: cannot store the claim of its authority: %s",
+                info.segment,
+                error.message,
             )
 
 
@@ -581,7 +583,7 @@ class Registrar:
         try:
             await done
         except asyncio.CancelledError:
-            session.dismiss(InterlockError(SHUTTING_DOWN, "The node stopped waiting."))
+            session.dismiss(InterlockError(SHUTTING_DOWN, "The node has stopped waiting."))
             raise
         return session
 
@@ -800,7 +802,7 @@ class Registrar:
         if record is None:
             return
         info = record.info
-        _log.info("%s: registered (%s)", info.segment, session.channel.label)
+        _log.info("subserver %s: registered (%s)", info.segment, session.channel.label)
         self._record_audit(
             info.segment, info.caller, ax.REGISTER, AUDIT_OK, f"from {session.channel.label}"
         )
@@ -883,7 +885,7 @@ class Registrar:
         info.lost_at = self._wall_clock()
         info.problem = reason
         self._leases.release(session)
-        _log.warning("%s: connection lost: %s", info.segment, reason)
+        _log.warning("subserver %s: connection lost: %s", info.segment, reason)
         self._record_audit(info.segment, info.caller, cause, UPSTREAM_LOST.name, reason)
         supervisor = record.supervisor
         if supervisor is None or not supervisor.listed or not self._settings.grace:
@@ -962,7 +964,7 @@ class Registrar:
         if ids:
             sent_keys = ", ".join(ids[:3]) + (f" and {len(ids) - 3} more" if len(ids) > 3 else "")
             detail = f"reports subservers that are registered elsewhere in the tree: {sent_keys}"
-            _log.warning("%s: %s", record.info.segment, detail)
+            _log.warning("subserver %s: %s", record.info.segment, detail)
             self._record_audit(
                 record.info.segment, record.info.caller, ax.HEARTBEAT, SPLIT_BRAIN.name, detail
             )

@@ -57,7 +57,7 @@ def check_route(call: Call, hop: Hop, own_segment: str) -> None:
     """
     route, cursor = hop.route, hop.cursor
     if _log.isEnabledFor(logging.DEBUG):
-        _log.debug("%s, at %d of the route %s", call.name, cursor, list(route))
+        _log.debug("route: %s, at %d of %s", call.name, cursor, list(route))
     expected_name = hop.remaining_name or ".".join(route[cursor + 1 :])
     if route[cursor] != own_segment or call.name != expected_name:
         own_name = own_segment or "not registered"

@@ -220,7 +220,9 @@ class TreeStore:
             if self._lease_file is not self._node_file or error.failure is errors.TOO_BUSY:
                 raise
             # No other node reads this file, so a full disk must not reject registrations.
-            _log.warning("%s Registrations continue without leases.", error.message)
+            _log.warning(
+                "registration store: %s Registrations continue without leases.", error.message
+            )
             return {}
 
     def _take_leases(
@@ -376,7 +378,7 @@ class _DatabaseFile:
             connection.execute("PRAGMA journal_mode = WAL")
         except sqlite3.OperationalError as busy:
             # Another process is using the file. Both journal modes are compatible.
-            _log.debug("%s is not in WAL mode yet: %s", self._path, busy)
+            _log.debug("registration store: %s is not in WAL mode yet: %s", self._path, busy)
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         if _DATABASE_KIND.is_ready(connection):

@@ -25,6 +25,7 @@ from interlock.core.upstreams.listing import RawOffering
 from interlock.core.upstreams.transports.channel import ChannelTransport
 from interlock.errors import (
     INTERNAL,
+    INTERNAL_ERROR_TEXT,
     INVALID_PARAMS,
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
@@ -246,7 +247,7 @@ def read_initialize(params: Raw | UnsetType) -> str:
         raise InterlockError(
             UNSUPPORTED_VERSION,
             f"This node supports none of the MCP-AX revisions "
-            f"{', '.join(map(repr, versions[:5]))}.",
+            f"{', '.join(map(repr, versions[:5]))}. Use one of {', '.join(ax.VERSIONS)}.",
             {"supported": list(ax.VERSIONS)},
         )
     return params_data.protocol_version
@@ -669,8 +670,8 @@ class AxSession:
             return
         if error.failure is INTERNAL:
             # Internal details, such as file paths, are only for the log.
-            _log.error("%s: %s", self.channel.label, error.message)
-            error = InterlockError(INTERNAL, "Internal error. See the log of the node.")
+            _log.error("subserver channel %s: %s", self.channel.label, error.message)
+            error = InterlockError(INTERNAL, INTERNAL_ERROR_TEXT)
         self.channel.send(encode_rejection(id, error))
 
     # -- timers

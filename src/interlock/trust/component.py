@@ -193,7 +193,8 @@ def log_pending(approval: Approval, option: str) -> None:
     """
     if approval.state == PENDING and not approval.at:
         _log.info(
-            "%s is pending, called by %s: interlock approve %s%s",
+            "approval %s: %s is pending, called by %s. Approve it: `interlock approve %s%s`",
+            approval.id,
             approval.tool,
             approval.caller.name,
             approval.id,

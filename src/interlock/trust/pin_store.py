@@ -109,7 +109,7 @@ class PinStore:
         except InterlockError as error:
             if path.exists() and path.stat().st_size:
                 raise
-            _log.warning("%s Pins are lost when the node stops.", error.message)
+            _log.warning("pins: %s Pins are lost when the node stops.", error.message)
             return cls(None)
 
     def close(self) -> None:
@@ -268,7 +268,7 @@ class NodePinStore:
             pin = self._pending_pins.get(tool) or self._store.pin(tool, timeout=0)
         except InterlockError as error:
             # The writer reports problems of the file.
-            _log.debug("%s", error.message)
+            _log.debug("pins: %s", error.message)
             return None
         return None if pin is None else pin.definition
 
@@ -317,7 +317,9 @@ class NodePinStore:
             self.problem = None
         except InterlockError as error:
             if self.problem is None:
-                _log.error("%s New pins are lost if the node stops before that is fixed.", error)
+                _log.error(
+                    "pins: %s New pins are lost if the node stops before that is fixed.", error
+                )
             self.problem = error.message
         for done in self._syncs:
             done.set()
@@ -349,4 +351,4 @@ class NodePinStore:
                 self._deliver(lambda: self.on_changed(changes, requested))
             except RuntimeError:
                 # The loop is closed: the node has stopped.
-                _log.debug("changed pins: no event loop to report to")
+                _log.debug("pins: no event loop for changed pins")

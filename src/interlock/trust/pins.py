@@ -183,7 +183,8 @@ class Pins:
         if new_names:
             _log.warning(
                 "upstream %s: %s changed since a person accepted them and cannot be called: %s%s. "
-                "List them: interlock pins list --held. Show a change: interlock pins diff TOOL",
+                "List them: `interlock pins list --held`. "
+                "Show a change: `interlock pins diff TOOL`.",
                 offering.upstream,
                 "1 tool" if len(new_names) == 1 else f"{len(new_names)} tools",
                 ", ".join(new_names[:_MAX_LOGGED_TOOLS]),

@@ -97,7 +97,9 @@ class SigningKeys:
         try:
             self.refresh()
         except InterlockError as error:
-            _log.warning("%s After a restart the node signs with another key.", error.message)
+            _log.warning(
+                "signing keys: %s After a restart the node signs with another key.", error.message
+            )
             self._path = None
             self.refresh()
 
@@ -222,7 +224,7 @@ class SigningKeys:
             keys = []
         if not keys or not all(map(_is_valid, keys)):
             _log.warning(
-                "signing keys %s: the file has no valid keys, new ones are made", self._path
+                "signing keys %s: the file has no valid keys. Creating new keys.", self._path
             )
             return []
         return keys

@@ -87,7 +87,7 @@ class TokenIssuer(Component, UpstreamExtension):
             stored = await asyncio.get_running_loop().run_in_executor(None, self.keys.read_changes)
         except InterlockError as error:
             # The current key stays in use until the next check.
-            _log.warning("%s", error.message)
+            _log.warning("hop tokens: %s", error.message)
             return
         if self.keys.apply(stored):
             _log.info("hop tokens: signed with the key %s from now on", self.keys.kid)

@@ -297,7 +297,7 @@ def test_rejects_unreadable_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load_config(missing)
     assert str(caught.value) == (
-        f"{missing}: there is no such file; check the path, or create it with: interlock add"
+        f"{missing}: there is no such file; check the path, or create the file: `interlock add`"
     )
     with pytest.raises(ConfigError, match="cannot be read"):
         load_config(tmp_path)

@@ -27,7 +27,7 @@ MISTAKES = {
     "listn: x": '1:1: listn: unknown key; did you mean "listen"?',
     "zebra: 1": f"1:1: zebra: unknown key; {KEYS_OF_A_NODE}",
     "mcpServers: {}": (
-        "1:1: mcpServers: unknown key; an MCP client's config is read with: interlock import FILE"
+        "1:1: mcpServers: unknown key; read a config of an MCP client: `interlock import FILE`"
     ),
     "servers:\n  a:\n    comand: run": (
         '3:5: servers.a.comand: unknown key; did you mean "command"?'

@@ -296,7 +296,7 @@ def test_failing_response_writer_affects_no_other_call(caplog: pytest.LogCapture
     node.upstreams["s"].last.answer(content=[])
     assert node.journal.outcomes == ["ok"]
     assert node.under_way == 0
-    assert "writing the response failed" in caplog.text
+    assert "cannot write the response" in caplog.text
 
 
 def test_internal_fault_during_result_is_internal_error(

@@ -64,7 +64,7 @@ def test_topic_path_requires_websocket(start_node: Callable[..., NodeThread]) ->
         assert (response.status, response.json["error"]) == (426, "upgrade_required")
         assert response.headers["upgrade"] == "websocket"
         assert response.headers["connection"].lower() == "upgrade"
-        assert "If a proxy stands in between" in response.json["message"]
+        assert "If a proxy forwards it" in response.json["message"]
     assert get(node, "/nothing").json["message"].endswith("/mcp, and topics are at /ws.")
     # Who dials the wrong path is told the right one.
     response = get(node, "/mcp", *OFFER)

@@ -42,7 +42,7 @@ def test_counts_all_dropped_notifications(root: str | None) -> None:
     shown = call_builtin(node, name)
     assert shown["structuredContent"] == {"total": 403, "by_subserver": DROPPED}
     assert shown["content"] == [
-        {"type": "text", "text": "403 notifications were dropped (edge: 400, rack: 3)."}
+        {"type": "text", "text": "403 notifications were rejected (edge: 400, rack: 3)."}
     ]
     assert node.journal.outcomes == ["ok"]
     assert node.under_way == 0

@@ -217,7 +217,7 @@ async def test_reports_rejected_initialize() -> None:
         async with run_supervisor(ServerConfig(url=server.url())) as upstream:
             upstream.sleeps.hold()
             await upstream.until(lambda: upstream.sleeps.sleeping)
-            problem = "up refused to start a session: Closed on Sundays."
+            problem = "up rejected the start of a session: Closed on Sundays."
             assert upstream.supervisor.problem == problem
 
 

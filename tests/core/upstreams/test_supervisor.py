@@ -282,7 +282,7 @@ def test_connection_fault_does_not_end_supervisor(
         upstream.supervisor.begin()
         await with_timeout(upstream.supervisor.wait_for_first_attempt())
         assert upstream.supervisor.state is FAILED
-        assert upstream.supervisor.problem == "The node failed while connecting (RuntimeError)."
+        assert upstream.supervisor.problem == "Internal error. See the log of the node."
         upstream.connector._resolve = resolve
         await upstream.until(lambda: upstream.sleeps.sleeping)
         upstream.sleeps.wake()

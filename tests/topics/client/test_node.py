@@ -58,7 +58,7 @@ class NodeWithTopic:
 
     def start(self) -> None:
         self.node = self.world.up(**TOKENS)
-        self.node.wait_for_line("ledger is ready")
+        self.node.wait_for_line("upstream ledger: ready")
         self.url = f"ws{self.node.url.removeprefix('http').rpartition('/')[0]}/ws"
 
     def participant(self, name: str, **more: Any) -> Participant:

@@ -431,7 +431,7 @@ def test_decorators_need_builtin_server() -> None:
     participant = Participant("wss://n/ws", topic="room", token="t", server=Silent())
     with pytest.raises(RuntimeError, match="`server`"):
         participant.tool()(lambda: None)
-    assert repr(participant) == "Participant('nobody yet', topic='room')"
+    assert repr(participant) == "Participant('not joined', topic='room')"
 
 
 def test_decorators_need_no_parentheses() -> None:

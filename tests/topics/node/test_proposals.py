@@ -121,7 +121,7 @@ async def test_reports_expiry(tmp_path: Path) -> None:
     ada = table.add_participant("ada", PROPOSES)
     proposal, approval = await propose_write(table, ada)
     table.gated.pass_time(approval.expires - approval.created + 1)
-    assert "Nobody decided in time" in await ada.chat(proposal, 2)
+    assert "No operator decided in time" in await ada.chat(proposal, 2)
     assert ada.list_messages("chat")[-1]["payload"][END_REASON_MEMBER] == "confirmation_expired"
     table.close()
 

@@ -254,7 +254,7 @@ def test_rejects_invalid_tools() -> None:
     tool(name="once")(lambda: None)
     with pytest.raises(ValueError, match="A tool 'once' exists already"):
         tool(name="once")(lambda: None)
-    with pytest.raises(TypeError, match="cannot be an argument"):
+    with pytest.raises(TypeError, match="must be a keyword parameter"):
         tool(name="many")(lambda *args: None)
 
     def endless(tree: Tree) -> None:

@@ -294,7 +294,7 @@ def test_unenrolled_visitor_cannot_decide(office: Office, browser: Browser, pass
     browser.open(f"{office.page}/enrol")
     browser.type("#code", "AAAAA-AAAAA-AAAAA-AAAAA")
     browser.click("#make-key")
-    browser.until_text("#said", "This code is not valid")
+    browser.until_text("#said", "Invalid or expired code")
     browser.open(f"{office.page}/unknown")
     browser.until_text("#problem", "No such call")
     assert office.dropped() == []

@@ -300,7 +300,7 @@ def explain_operation(
     operation = listing.operation_catalog.find(name)
     if operation is None:
         list_command = node_discovery.NodeSelector(config, node).format_command("operations list")
-        suggestions = ", ".join(listing.operation_catalog.find_similar(name)) or list_command
+        suggestions = ", ".join(listing.operation_catalog.find_similar(name)) or f"`{list_command}`"
         raise typer.BadParameter(f"unknown operation {name!r}. Did you mean: {suggestions}")
     describer = OperationDescriber(
         listing.operations,

@@ -235,7 +235,7 @@ def show(
     if watch:
         for _ in inbox.watch_pending():
             _print_changes(inbox, printed_ids, json=json, all=False)
-            output.print_note("the node has stopped.")
+            output.print_note("The node has stopped.")
 
 
 @operator.command()
@@ -280,7 +280,7 @@ def unblock(
     if not yes:
         print(_describe_challenge(challenge))
         if not output.confirm("Unblock this agent?"):
-            output.print_note("nothing was changed.")
+            output.print_note("Nothing was changed.")
             raise typer.Exit(output.FAILED)
     pending = inbox.find(challenge.approval)
     claims = {
@@ -336,7 +336,7 @@ def _print_changes(inbox: CodeInbox, printed_ids: set[str], *, json: bool, all: 
 
     views = inbox.fetch_views()
     if not views and all:
-        output.print_note("no running node has a safety loop.")
+        output.print_note("No running node has a safety loop.")
     if json and all:
         output.print_json(
             {"nodes": [msgspec.to_builtins(operator_view) for _, operator_view in views]}
@@ -346,7 +346,7 @@ def _print_changes(inbox: CodeInbox, printed_ids: set[str], *, json: bool, all: 
         if challenge.id not in printed_ids and not (json and all):
             _print_challenge(challenge, json=json)
     for id in printed_ids - {challenge.id for challenge in challenges}:
-        output.print_note(f"challenge {id} has ended.")
+        output.print_note(f"Challenge {id} has ended.")
     printed_ids.clear()
     printed_ids.update(challenge.id for challenge in challenges)
     if not all or json:
@@ -365,7 +365,7 @@ def _print_changes(inbox: CodeInbox, printed_ids: set[str], *, json: bool, all: 
             f"  interlock operator unblock {_to_one_line(block.caller)}"
         )
     if views and not challenges and not blocks:
-        output.print_note("no agent is waiting.")
+        output.print_note("No agent is waiting.")
     for run in (run for _, operator_view in views for run in operator_view.executions):
         last_step_text = f", last step {run.last_step}" if run.last_step else ""
         print(
@@ -383,7 +383,7 @@ def _print_challenge(challenge: ChallengeView, *, json: bool) -> None:
         print(msgspec.json.encode(challenge).decode(), flush=True)
         return
     remaining = describe_duration(challenge.seconds_left)
-    code = challenge.code or "(no longer available: interlock operator renew ID)"
+    code = challenge.code or "(no longer available: `interlock operator renew ID`)"
     print(
         f"{challenge.id}  {remaining} left\n  {_describe_challenge(challenge)}\n  code: {code}",
         flush=True,

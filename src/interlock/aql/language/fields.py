@@ -189,7 +189,7 @@ def _check_preset(param: str, name: Any, names: Sequence[str]) -> str:
     if name not in names:
         raise AqlError(
             "VALIDATION_INVALID_ENUM",
-            f"Parameter '{param}' is no preset. Valid: {', '.join(names)}.",
+            f"Parameter '{param}' is not a preset. Valid: {', '.join(names)}.",
             {"param_name": param, "allowed": list(names)},
         )
     return name

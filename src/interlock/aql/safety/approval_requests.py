@@ -83,7 +83,7 @@ class ApprovalRequests:
         try:
             await self._approvals.reject(id, reason=reason, presented_by=_SAFETY_CALLER)
         except InterlockError as error:
-            _log.debug("approval %s: already decided: %s", id, error.message)
+            _log.debug("approval %s: cannot withdraw it: %s", id, error.message)
 
     def create(self, name: str, caller: Caller, arguments: dict[str, Any], reason: str) -> None:
         """Create a request. Watchers of approvals are notified. Raises InterlockError."""

@@ -163,7 +163,7 @@ class BlockSync:
         try:
             await self.read(wait=False)
         except InterlockError as error:
-            _log.warning("%s Existing blocks stay in effect.", error.message)
+            _log.warning("safety: %s Existing blocks stay in effect.", error.message)
         finally:
             self.task = None
 

@@ -107,7 +107,9 @@ class CodeAttemptLimiter:
             try:
                 self._store.delete(attempts)
             except InterlockError as error:
-                _log.warning("wrong codes of %s: cannot be reset in the store: %s", owner[0], error)
+                _log.warning(
+                    "invalid codes of %s: cannot reset them in the store: %s", owner[0], error
+                )
 
     def _lockout(self, locked: int) -> float:
         window = self.config.attempts_within
@@ -120,7 +122,9 @@ class CodeAttemptLimiter:
         try:
             self._store.save(attempts)
         except InterlockError as error:
-            _log.error("wrong codes of %s: not stored, lost at exit: %s", attempts.owner[0], error)
+            _log.error(
+                "invalid codes of %s: not stored, lost at exit: %s", attempts.owner[0], error
+            )
 
 
 class SafetyChallenges:
@@ -329,11 +333,15 @@ class SafetyChallenges:
         if not matches_code(challenge.code_digest, code):
             self._used.add(id)
             error = self._failure(
-                caller, id, "wrong_code", "TOKEN_INVALID", "Wrong code. It cannot be used again."
+                caller,
+                id,
+                "wrong_code",
+                "TOKEN_INVALID",
+                "Invalid code. The challenge cannot be used again.",
             )
             error.data = {
                 **(error.data or {}),
-                "challenge_id": self._replace(challenge, "A wrong code was entered."),
+                "challenge_id": self._replace(challenge, "An invalid code was entered."),
             }
             raise error
         self._used.add(id)
@@ -373,7 +381,7 @@ class SafetyChallenges:
                 async with asyncio.timeout(_WRITE_TIMEOUT_SECONDS):
                     await write_event.wait()
             except TimeoutError:
-                _log.error("challenge %s: approval was not written in time", id)
+                _log.error("challenge %s: the approval was not written in time", id)
 
     def verify_proof(self, approval: Approval, proof_value: str, now: float) -> ProofVerdict:
         """Verify a proof of the kind `code`.
@@ -478,7 +486,7 @@ class SafetyChallenges:
         try:
             self._store.delete(challenge)
         except InterlockError as error:
-            _log.warning("challenge %s: cannot delete: %s", challenge.id, error)
+            _log.warning("challenge %s: cannot delete it: %s", challenge.id, error)
 
     def _run_in_background(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(coroutine)
@@ -504,6 +512,6 @@ def lockout_error(wait: float) -> AqlError:
     seconds = int(wait) + 1
     return AqlError(
         "RATE_LIMIT_EXCEEDED",
-        f"Too many wrong codes. Try again in {seconds} s.",
+        f"Too many invalid codes. Try again in {seconds} s.",
         {"reason": "too_many_attempts", "retry_after_ms": int(wait * 1000) + 1},
     )

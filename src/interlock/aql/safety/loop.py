@@ -541,7 +541,7 @@ class SafetyLoop:
         try:
             self.store.delete(run.execution)
         except InterlockError as error:
-            _log.warning("%s It will end again after a restart.", error.message)
+            _log.warning("safety: %s The execution will end again after a restart.", error.message)
 
     def _end_run(self, run: AgentRun, state: str, note: str, by: str) -> None:
         execution = run.execution

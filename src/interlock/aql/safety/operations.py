@@ -244,7 +244,7 @@ class StepOperations:
             )
             if loop.pending_steps.find_pending(execution.id, step) is None:
                 loop.notifications.add_event(
-                    owner, "status", "No operator can be asked now. Report the step later."
+                    owner, "status", "No approval can be requested now. Report the step later."
                 )
         return Directive(
             may_continue=False,

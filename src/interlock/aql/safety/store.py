@@ -213,9 +213,11 @@ class SafetyStore:
                     raise InterlockError(
                         UNRECORDABLE,
                         f"{self.path} contains an unreadable block: {error}. Move the file away "
-                        "once you know who was blocked.",
+                        "when you know the blocked callers.",
                     ) from None
-                _log.warning("%s %.60s in %s: cannot read it: %s", kind, key, self.path, error)
+                _log.warning(
+                    "safety store: cannot read %s %.60s in %s: %s", kind, key, self.path, error
+                )
         return SafetyState(
             records["execution"],
             records["block"],
@@ -327,7 +329,7 @@ class SafetyStore:
         self._file_id = file_id
         if self._rows:
             self._rewritten = True
-            _log.error("safety store %s: missing, empty or replaced; written again", self.path)
+            _log.error("safety store %s: missing, empty or replaced, written again", self.path)
 
     def _close_file(self) -> None:
         file, self._file = self._file, None

@@ -109,7 +109,7 @@ def list_contracts(
         ]
     )
     if not matches:
-        output.print_note("no matching contract.")
+        output.print_note("No matching contract.")
 
 
 @contracts.command()
@@ -191,7 +191,7 @@ def log(
         return
     columns([_format_commit(entry) for entry in commits])
     if not commits:
-        output.print_note("nothing is published yet.")
+        output.print_note("Nothing is published yet.")
 
 
 def _format_commit(entry: Any) -> list[str]:

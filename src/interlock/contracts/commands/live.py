@@ -120,7 +120,7 @@ def status(
             _print_change(change)
         if not selected:
             output.print_note(
-                "no tool has a breaking change."
+                "No tool has a breaking change."
                 if tool is None
                 else f"{tool} has no breaking change."
             )
@@ -194,7 +194,7 @@ def accept(
             broken_names = [*declared, *(record.tool for record in store.find_broken())]
             names += [name for name in broken_names if name not in names]
             if not names:
-                output.print_note("no tool has a breaking change.")
+                output.print_note("No tool has a breaking change.")
         elif not names:
             raise typer.BadParameter("Name a tool, or use --all.")
         for name in names:
@@ -358,14 +358,14 @@ def _print_change(change: ToolChange) -> None:
 def _print_registry(registry: dict[str, Any] | None) -> None:
     if registry is None:
         output.print_note(
-            "no registry. Add contracts: {registry: DIR} to keep the history of schemas."
+            "No registry. Add contracts: {registry: DIR} to keep the history of schemas."
         )
         return
     metrics = registry.get("metrics")
     if metrics is not None:
         head = "nothing yet" if metrics.head is None else f"at {metrics.head[:12]}"
         output.print_note(
-            f"registry {registry['folder']}: {format_contract_count(metrics.schema_count)}, {head}"
+            f"Registry {registry['folder']}: {format_contract_count(metrics.schema_count)}, {head}"
         )
     for problem in registry["problems"]:
         output.print_note(output.sanitize(f"! {problem}"))

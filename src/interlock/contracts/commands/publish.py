@@ -267,5 +267,5 @@ def _confirm_early_end(label: str, since: str | None, sunset: str | None) -> Non
     if not sys.stdin.isatty():
         raise typer.BadParameter(f"{message}. Name a later --sunset, or add --yes.")
     if not output.confirm(f"{message}. Deprecate it?"):
-        output.print_note("nothing was changed.")
+        output.print_note("Nothing was changed.")
         raise typer.Exit(output.FAILED)

@@ -242,7 +242,9 @@ class ContractGit:
                 backend.stage(repository.write_files(remaining, contents.__getitem__, staged))
         except (InterlockError, OSError) as error:
             # The commit is what counts. The note stays, and the next publisher tries again.
-            _log.warning("%s: the working tree is not up to date yet: %s", self.folder, error)
+            _log.warning(
+                "registry %s: the working tree is not up to date yet: %s", self.folder, error
+            )
             with contextlib.suppress(OSError):
                 repository.write_unfinished(msgspec.structs.replace(unfinished, pid=0))
             return

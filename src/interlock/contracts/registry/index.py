@@ -255,13 +255,15 @@ class ContractIndex:
         except (sqlite3.DatabaseError, InterlockError) as error:
             if getattr(error, "sqlite_errorcode", 0) & 0xFF in _BUSY_CODES:
                 raise
-            _log.info("%s: the index is rebuilt: %s", self._path, error)
+            _log.info("registry index %s: rebuilding: %s", self._path, error)
             self._delete_file()
             try:
                 self._file = _open_database(self._path)
             except (sqlite3.DatabaseError, InterlockError) as reason:
                 # The repository may belong to another user and be read-only.
-                _log.debug("%s: not writable, the index is in memory: %s", self._path, reason)
+                _log.debug(
+                    "registry index %s: not writable, kept in memory: %s", self._path, reason
+                )
                 self._path = None
                 self._file = _open_database(None)
         return self._file

@@ -95,7 +95,7 @@ class Catalog:
         }
         for name, reason in reasons.items():
             if self._logged_shadowings.get(name) != reason:
-                _log.warning("contract %s is not offered: %s", name, reason)
+                _log.warning("contract %s: not offered: %s", name, reason)
         self._logged_shadowings = reasons
 
     def find(self, name: str) -> Tool | None:

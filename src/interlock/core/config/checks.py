@@ -371,7 +371,8 @@ def _check_approvers(reader: NodeReader, values: dict[str, Any]) -> None:
         reader.report(
             ("approvals", "enrolled"),
             "the policy requires approvals, but no proof is accepted",
-            "add an anchor under approvals.anchors, or remove this key and run: interlock keys new",
+            "add an anchor under approvals.anchors, or remove this key and run "
+            "`interlock keys new`",
         )
 
 

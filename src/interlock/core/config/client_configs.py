@@ -537,7 +537,7 @@ def _reject_this_node(entry: Mapping[str, Any], node_config: Config) -> None:
     if any(is_own_url(url, listen, path) for url in urls):
         raise _ThisNodeError(f"it is this node itself, at {listen}{path}")
     if runs_interlock([command, *args]):
-        raise _ThisNodeError("it runs interlock stdio, which is this node itself")
+        raise _ThisNodeError("it runs `interlock stdio`, which is this node itself")
 
 
 def _check_usable(key: str, server: ServerConfig) -> None:
@@ -569,7 +569,7 @@ def _note_other_folders(document: Mapping[str, Any], cwd: Path) -> Iterator[str]
         if names and folder != str(cwd):
             yield (
                 f".claude.json: {', '.join(map(quote, names))} of the folder {folder} "
-                "is not imported: run interlock import in that folder"
+                "is not imported: run `interlock import` in that folder"
             )
 
 

@@ -59,7 +59,7 @@ def peek_config(path: str | PathLike[str]) -> Config:
 
 def read_text(
     path: str | PathLike[str],
-    when_missing: str = "check the path, or create it with: interlock add",
+    when_missing: str = "check the path, or create the file: `interlock add`",
 ) -> str:
     """Read the text of a file. Raises ConfigError.
 

@@ -268,7 +268,7 @@ class NodeReader:
         close = [alias] if alias in valid else difflib.get_close_matches(key, valid, n=1)
         close = close or [name for name in valid if len(key) > 2 and name.startswith(key)]
         if key in ("mcpServers", "mcp_servers") and len(path) == 1:
-            hint = "an MCP client's config is read with: interlock import FILE"
+            hint = "read a config of an MCP client: `interlock import FILE`"
         elif close:
             hint = f'did you mean "{close[0]}"?'
         else:

@@ -155,7 +155,7 @@ class PendingWrites:
             self.deliver(callbacks, is_written)
         except Exception:
             # The loop of the callbacks may be closed. The writer thread must survive that.
-            _log.exception("%d callbacks of the journal could not be delivered", len(callbacks))
+            _log.exception("journal: cannot deliver %d callbacks", len(callbacks))
 
     def close(self) -> None:
         """Stop the watch thread. Nothing may be added afterwards. Not locked."""
@@ -189,8 +189,8 @@ class PendingWrites:
                     self._has_pending.clear()
             if late_callbacks:
                 _log.warning(
-                    "the disk of the journal is slow: %d calls waited more than %g s and were "
-                    "rejected. Use a faster disk, or increase `journal.wait`",
+                    "journal: the disk is slow. %d calls waited more than %g s and were rejected. "
+                    "Use a faster disk, or increase `journal.wait`.",
                     len(late_callbacks),
                     self._wait,
                 )
@@ -203,7 +203,7 @@ def notify_all(callbacks: list[OnWritten], is_written: bool) -> None:
         try:
             on_written(is_written)
         except Exception:
-            _log.exception("a callback of the journal failed")
+            _log.exception("journal: a callback failed")
 
 
 def deliver_on_loop(loop: asyncio.AbstractEventLoop) -> Deliver:
@@ -483,7 +483,7 @@ class Journal:
         except InterlockError as error:
             if not (error.data or {}).get("bearable"):
                 raise
-            _log.error("%s Entries are kept in memory until then.", error.message)
+            _log.error("journal: %s Entries are kept in memory until then.", error.message)
             return error.message
         return ""
 
@@ -649,4 +649,4 @@ class Journal:
             callbacks = self._pending_writes.take_all()
         self._pending_writes.notify(callbacks, False)
         if previous_reason != reason:
-            _log.warning("%s Entries are kept in memory until then.", reason)
+            _log.warning("journal: %s Entries are kept in memory until then.", reason)

@@ -195,7 +195,7 @@ class Retention:
         offset = self._wall_ns() / 1e9 - now
         if abs(offset - self._offset) > _CLOCK_JUMP_SECONDS:
             self._trusted_at = now + _CLOCK_DISTRUST_SECONDS
-            _log.warning("journal: the clock jumped; entries are not removed by age for one hour")
+            _log.warning("journal: the clock jumped. Entries are not removed by age for one hour.")
         self._offset = offset
         return now >= self._trusted_at
 

@@ -344,7 +344,7 @@ class JournalWriter:
         """Record the end of the previous journal as the first entry of a new one."""
         previous_head = self._head
         _log.warning(
-            "journal %s: the file was moved away; starting a new one. The previous head was %s.",
+            "journal %s: the file was moved. Starting a new file. The previous head was %s.",
             self._path,
             previous_head,
         )

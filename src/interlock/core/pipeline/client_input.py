@@ -44,7 +44,7 @@ from interlock.core.pipeline.internal_error import internal_error
 from interlock.core.pipeline.request_state import StateSealer, stale_state_error
 from interlock.core.pipeline.tasks import Tasks
 from interlock.core.ports import CallHost, Clock
-from interlock.errors import UPSTREAM_PROTOCOL, InterlockError, ProtocolError
+from interlock.errors import INTERNAL_ERROR_TEXT, UPSTREAM_PROTOCOL, InterlockError, ProtocolError
 from interlock.protocol.input_required import (
     INPUT_RESPONSES,
     REQUEST_STATE,
@@ -356,7 +356,7 @@ class ClientInput:
         try:
             self._resume(call, suspended, responses)
         except Exception:
-            suspended.cancel("The node failed to pass the responses on.")
+            suspended.cancel(INTERNAL_ERROR_TEXT)
             raise
         return True
 

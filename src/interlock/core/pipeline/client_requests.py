@@ -158,7 +158,7 @@ class ClientRequestFilter:
         except Exception:
             # The response must reach the server, even if the journal fails.
             _log.exception(
-                "client request %.100r: writing the journal entry failed", client_request.method
+                "client request %.100r: cannot write the journal entry", client_request.method
             )
 
     def check(
@@ -370,7 +370,7 @@ class SuspendedCall:
                 self.upstream_request.abandon(reason)
         except Exception:
             # A broken connection must not prevent the end of the other calls.
-            _log.exception("cancelling a suspended call at its server failed")
+            _log.exception("client requests: cannot cancel a suspended call at its upstream")
 
     # -- ResponseHandler
 

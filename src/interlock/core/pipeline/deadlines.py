@@ -93,7 +93,7 @@ class DeadlineWatch:
                     call.upstream_request.expire()
                 except Exception:
                     # The other calls must still be ended, now and later.
-                    _log.exception("ending a call after its deadline failed")
+                    _log.exception("deadlines: cannot end a call")
         if calls:
             self._call_later(
                 TICK_SECONDS if len(calls) < FULL_RATE_CALLS else TICK_SECONDS * 2, self.tick

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from interlock.core.call import Call
-from interlock.errors import INTERNAL, InterlockError
+from interlock.errors import INTERNAL, INTERNAL_ERROR_TEXT, InterlockError
 
 _log = logging.getLogger("interlock.pipeline")
 
@@ -15,5 +15,5 @@ def internal_error(call: Call, bug: Exception) -> InterlockError:
     is."""
     if isinstance(bug, InterlockError):
         return bug
-    _log.error("%.100r %.100r: internal error of the node", call.method, call.name, exc_info=bug)
-    return InterlockError(INTERNAL, "Internal error of the node. Its log has the details.")
+    _log.error("call %.100r %.100r: internal error", call.method, call.name, exc_info=bug)
+    return InterlockError(INTERNAL, INTERNAL_ERROR_TEXT)

@@ -101,4 +101,4 @@ def notify(callbacks: ObserverCallbacks, call: Call, *event: Any) -> None:
         try:
             callback(call, *event)
         except Exception:
-            _log.exception("%.100r %.100r: a call observer failed", call.method, call.name)
+            _log.exception("call %.100r %.100r: a call observer failed", call.method, call.name)

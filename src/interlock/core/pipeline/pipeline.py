@@ -192,7 +192,7 @@ class Dispatcher:
         except InterlockError:
             raise
         except Exception:
-            _log.exception("%s: retry of a call failed", call.upstream)
+            _log.exception("upstream %s: cannot retry a call", call.upstream)
             raise error from None
 
 
@@ -642,7 +642,7 @@ class Pipeline:
             try:
                 on_end(call, outcome_name, duration_us, detail, outcome, error)
             except Exception:
-                _log.exception("%.100r %.100r: a call observer failed", call.method, call.name)
+                _log.exception("call %.100r %.100r: a call observer failed", call.method, call.name)
         if route is not None and route.declared_timeout is not None and self._observers.on_latency:
             notify(
                 self._observers.on_latency, call, outcome_name, duration_us, detail, outcome, error
@@ -660,7 +660,9 @@ class Pipeline:
                     outcome, error = self.operations.write_response(call, outcome, error, took)
                 on_done(call, outcome, error)
             except Exception:
-                _log.exception("%.100r %.100r: writing the response failed", call.method, call.name)
+                _log.exception(
+                    "call %.100r %.100r: cannot write the response", call.method, call.name
+                )
             call.context = None
 
     # -- running calls
@@ -674,7 +676,7 @@ class Pipeline:
                 call.upstream_request.abandon(reason)
         except Exception:
             # The connection is broken: the upstream may not know, but the call of the caller ends.
-            _log.exception("%s: sending a cancellation failed", call.upstream)
+            _log.exception("upstream %s: cannot send a cancellation", call.upstream)
         self.finish(call, None, InterlockError(CANCELLED, reason))
 
     async def drain(self, seconds: float) -> None:

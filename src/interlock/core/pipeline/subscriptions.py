@@ -199,7 +199,7 @@ class ResourceSubscriptions:
                     except InterlockError as error:
                         _log.info("resource %.200r: cannot subscribe: %s", uri, error.message)
         except TimeoutError:
-            _log.info("resource subscriptions: some servers did not respond in time")
+            _log.info("resource subscriptions: some upstreams did not respond in time")
         return subscribed
 
     def unsubscribe_all(self, subscriber: ResourceSubscriber) -> None:
@@ -233,7 +233,7 @@ class ResourceSubscriptions:
             try:
                 subscriber.send_resource_update(shown_uri)
             except Exception:
-                _log.exception("upstream %s: sending a resource update failed", upstream)
+                _log.exception("upstream %s: cannot send a resource update", upstream)
 
     def _supports_subscriptions(self, upstream: str) -> bool:
         upstream_port = self._upstreams.get(upstream)
@@ -269,7 +269,7 @@ class ResourceSubscriptions:
             try:
                 await work
             except InterlockError as error:
-                _log.info("ending a resource subscription failed: %s", error.message)
+                _log.info("resource subscriptions: cannot end a subscription: %s", error.message)
 
         task = asyncio.get_running_loop().create_task(log_errors())
         self._tasks.add(task)

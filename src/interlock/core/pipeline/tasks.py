@@ -226,7 +226,7 @@ class LocalTasks:
                 self._check(task, now)
             except Exception:
                 # The other tasks must still end in time.
-                _log.exception("task: regular check failed")
+                _log.exception("tasks: the regular check failed")
         self._sweeping = bool(self._all)
         if self._sweeping:
             self._call_later(_SWEEP_SECONDS, self._sweep)
@@ -448,7 +448,7 @@ class Tasks:
             task = self.local_tasks.get(name.id) or self._find_elsewhere(name.id, call)
         if name is None or (name.is_local and task is None):
             # One error for all cases: a caller must not learn about the tasks of others.
-            raise InterlockError(UNKNOWN_TASK, "Unknown or expired task.")
+            raise InterlockError(UNKNOWN_TASK, "Unknown or expired task. Check its id.")
         call.upstream = name.upstream
         if task is not None:
             handlers = {mcp.TASKS_GET: self._get, mcp.TASKS_UPDATE: self._update}
@@ -463,7 +463,10 @@ class Tasks:
     def _update(self, call: Call, task: LocalTaskProtocol) -> None:
         raw = (call.extra_params or {}).get(INPUT_RESPONSES)
         if raw is None:
-            raise ProtocolError("`inputResponses` is missing.", INVALID_PARAMS)
+            raise ProtocolError(
+                "`inputResponses` is missing. Send the responses to `inputRequests`.",
+                INVALID_PARAMS,
+            )
         task.respond(read_input_responses(raw))
         self._host.finish(call, _EMPTY_OUTCOME, None)
 

@@ -452,7 +452,7 @@ class SqliteAdapter:
         failure = self._convert_error(error)
         if self.problem != failure.message:
             self.problem = failure.message
-            _log.warning("%s", failure.message)
+            _log.warning("state store: %s", failure.message)
         return failure
 
     def _convert_error(self, error: Exception) -> InterlockError:

@@ -132,13 +132,13 @@ class WriterFile:
                         queued.on_done(value, error)
                     except Exception:
                         # An error of one callback does not affect the others.
-                        _log.exception("a callback of %s failed", self._kind.kind)
+                        _log.exception("database: a callback of %s failed", self._kind.kind)
 
             try:
                 self._deliver(notify)
             except RuntimeError:
                 # The loop is closed, so there are no more callers.
-                _log.debug("no caller waits for %s any more", self._kind.kind)
+                _log.debug("database: no caller waits for %s", self._kind.kind)
 
     def _commit(self, batch: list[_QueuedJob]) -> list[tuple[Any, InterlockError | None]]:
         with self.lock:
@@ -154,12 +154,12 @@ class WriterFile:
                 failure = self.convert_error(error)
                 if self.reason != failure.message:
                     self.reason = failure.message
-                    _log.warning("%s", self.reason)
+                    _log.warning("database: %s", self.reason)
                 return [(None, failure)] * len(batch)
         self.commits += 1
         if self.reason:
             self.reason = ""
-            _log.info("%s %s: writing works again", self._kind.display_name, self.path)
+            _log.info("database: %s %s can be written again", self._kind.display_name, self.path)
         return results
 
     def _run_job(self, file: sqlite3.Connection, job: Job) -> tuple[Any, InterlockError | None]:
@@ -208,7 +208,7 @@ class WriterFile:
             file.execute("PRAGMA journal_mode = WAL")
         except sqlite3.OperationalError as error:
             # Another node is opening it at the moment. The file works in either mode.
-            _log.debug("%s is not in WAL mode yet: %s", self.path, error)
+            _log.debug("database: %s is not in WAL mode yet: %s", self.path, error)
 
     def _close_connection(self) -> None:
         # A database in memory would be lost with its connection.

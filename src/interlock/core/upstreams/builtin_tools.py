@@ -19,9 +19,9 @@ from interlock.protocol.mcpax import DROPPED_TOOL
 _DEFINITION: Final = encode_value(
     {
         "name": DROPPED_TOOL,
-        "title": "Notifications dropped",
+        "title": "Rejected notifications",
         "description": "Return how many notifications of registered subservers this node has "
-        "dropped because they exceeded the rate limit.",
+        "rejected because they exceeded the rate limit.",
         "inputSchema": {
             "type": "object",
             "properties": {
@@ -87,11 +87,11 @@ class BuiltinTools:
                 )
             counts = {segment: counts[segment]}
         total = sum(counts.values())
-        text = f"{total} notifications were dropped."
+        text = f"{total} notifications were rejected."
         sorted_counts = sorted((number, name) for name, number in counts.items() if number)
         if sorted_counts:
             details = ", ".join(f"{name}: {number}" for number, name in reversed(sorted_counts))
-            text = f"{total} notifications were dropped ({details})."
+            text = f"{total} notifications were rejected ({details})."
         return encode_value(
             {
                 "content": [{"type": "text", "text": text}],

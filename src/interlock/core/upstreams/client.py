@@ -37,7 +37,7 @@ from interlock.core.upstreams.transports.transport import (
     TransportRequest,
     UpstreamTransport,
 )
-from interlock.errors import UPSTREAM_LOST, UPSTREAM_PROTOCOL, ProtocolError
+from interlock.errors import INTERNAL_ERROR_TEXT, UPSTREAM_LOST, UPSTREAM_PROTOCOL, ProtocolError
 from interlock.protocol import headers, jsonrpc, mcp
 from interlock.protocol import mcpax as ax
 from interlock.protocol import mcpax as tree
@@ -484,8 +484,10 @@ class UpstreamRequests:
         try:
             handler.on_request(client_request, call, upstream_client.session)
         except Exception:
-            _log.exception("%s: cannot relay %s to its caller", upstream_client.label, method)
-            client_request.reject(-32603, "The node failed to relay this request.")
+            _log.exception(
+                "upstream %s: cannot relay %s to its caller", upstream_client.label, method
+            )
+            client_request.reject(-32603, INTERNAL_ERROR_TEXT)
 
     def cancel(self, id: bytes, reason: str) -> bool:
         """Cancel a request on behalf of the upstream. False: there is no such request."""
@@ -779,7 +781,9 @@ class UpstreamClient:
     def on_unreadable_response(self, id: int, reason: str) -> None:
         pending = self.pending.get(id)
         if pending is not None:
-            pending.fail(UPSTREAM_PROTOCOL, f"{self.label} answered, but: {reason}", was_sent=True)
+            pending.fail(
+                UPSTREAM_PROTOCOL, f"{self.label} sent an invalid response: {reason}", was_sent=True
+            )
 
     def _on_response(self, incoming: IncomingMessage, request: TransportRequest | None) -> None:
         id = incoming.id
@@ -810,7 +814,7 @@ class UpstreamClient:
         else:
             pending.fail(
                 UPSTREAM_LOST,
-                f"{self.label} answered with neither result nor error.",
+                f"{self.label} sent a response with neither result nor error.",
                 was_sent=True,
             )
 
@@ -922,7 +926,7 @@ class UpstreamClient:
                 self.on_notification(method, params)
             except Exception:
                 # An error of one client must not affect the connection.
-                _log.exception("%s: a client could not receive %s", self.label, method)
+                _log.exception("upstream %s: cannot send %s to a client", self.label, method)
 
     def _notify_caller_later(
         self, pending: PendingRequest, call: Call, method: str, params: bytes
@@ -957,7 +961,7 @@ class UpstreamClient:
             handler.on_notification(call, method, params)
         except Exception:
             # An error of one caller must not affect the others on this connection.
-            _log.exception("%s: a caller could not receive %s", self.label, method)
+            _log.exception("upstream %s: cannot send %s to a caller", self.label, method)
 
     def find_caller_request(self, request: TransportRequest | None) -> PendingRequest | None:
         """Return the request that a message is about. None: no request, or more than one caller."""

@@ -83,7 +83,7 @@ class _InitializeRejectedError(InterlockError):
     def __init__(self, upstream_client: UpstreamClient, error: UpstreamResponseError) -> None:
         super().__init__(
             UPSTREAM_PROTOCOL,
-            f"{upstream_client.label} refused to start a session: {error.message}",
+            f"{upstream_client.label} rejected the start of a session: {error.message}",
         )
         self.is_modern = error.code in _MODERN_ERRORS
         """True if only servers of the stateless generation respond with this code."""

@@ -143,7 +143,7 @@ class NotificationLimiter:
                 deliver()
             except Exception:
                 # The others must still be delivered.
-                _log.exception("a notification could not be delivered")
+                _log.exception("notifications: cannot deliver a notification")
         self._schedule(now)
 
     def _report_overflow(self) -> None:

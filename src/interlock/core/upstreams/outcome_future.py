@@ -39,5 +39,5 @@ class OutcomeFuture:
         self, client_request: ClientRequest, call: Call | None, session: ClientSession | None
     ) -> None:
         client_request.reject(
-            METHOD_NOT_FOUND.code, f"{client_request.method} cannot be answered {self._location}."
+            METHOD_NOT_FOUND.code, f"{client_request.method} is not supported {self._location}."
         )

@@ -92,7 +92,7 @@ class PendingRequest(msgspec.Struct, eq=False):
             # The request and its carrier refer to each other: cutting the cycle frees both at once.
             self.carrier = None
             if self.client_requests:
-                self._withdraw_client_requests("The request was answered.")
+                self._withdraw_client_requests("The request has a response.")
             handler.on_result(call, outcome, None)
         else:
             self.outcome = outcome
@@ -155,7 +155,7 @@ class PendingRequest(msgspec.Struct, eq=False):
     def _finish(self) -> None:
         self.is_open = False
         if self.client_requests:
-            self._withdraw_client_requests("The request was answered.")
+            self._withdraw_client_requests("The request has a response.")
         call, handler = self.call, self.handler
         if call is not None and handler is not None:
             self.call = self.handler = None

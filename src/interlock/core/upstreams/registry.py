@@ -271,11 +271,18 @@ class UpstreamRegistry(Component):
         )
         for entry in offering.metadata_problems:
             _log.warning(
-                "%s: the x-mcpax metadata of %s: %s", supervisor.key, entry.name, entry.reason
+                "upstream %s: the x-mcpax metadata of %s: %s",
+                supervisor.key,
+                entry.name,
+                entry.reason,
             )
         for entry in offering.rejected:
             _log.warning(
-                "%s: %s %s is not shown: %s", supervisor.key, entry.kind, entry.name, entry.reason
+                "upstream %s: %s %s is not shown: %s",
+                supervisor.key,
+                entry.kind,
+                entry.name,
+                entry.reason,
             )
         self._catalog.publish(offering)
         self._on_shown(supervisor)
@@ -293,11 +300,13 @@ class UpstreamRegistry(Component):
             self._on_offering(supervisor)
         if supervisor.state is State.FAILED and supervisor.dials_in:
             reason = f": {supervisor.problem}" if supervisor.problem else ""
-            _log.info("%s is no longer connected%s", supervisor.server.segment, reason)
+            _log.info("subserver %s: no longer connected%s", supervisor.server.segment, reason)
         elif supervisor.state is State.FAILED:
-            _log.info("%s failed: %s", supervisor.key, supervisor.problem or "unknown reason")
+            _log.info(
+                "upstream %s: failed: %s", supervisor.key, supervisor.problem or "unknown reason"
+            )
         else:
-            _log.info("%s is %s", supervisor.key, supervisor.state.value)
+            _log.info("upstream %s: %s", supervisor.key, supervisor.state.value)
 
     def mark_slower(self, upstream: str, own_name: str, latency_class: str) -> None:
         """Record that a tool was measured slower than it declares."""

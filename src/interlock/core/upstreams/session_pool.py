@@ -283,7 +283,9 @@ class SessionPool:
                 try:
                     self._open(key, session, handler, backoff)
                 except InterlockError as error:
-                    _log.warning("%s: watched resources get no updates: %s", self._label, error)
+                    _log.warning(
+                        "upstream %s: watched resources get no updates: %s", self._label, error
+                    )
 
         if not self.is_useless and any(self._watched(key)):
             task = asyncio.get_running_loop().create_task(reopen(), name=f"back:{self._label}")
@@ -461,7 +463,7 @@ async def _ignore(response: Awaitable[object]) -> None:
     try:
         await response
     except UpstreamResponseError as error:
-        _log.info("a server rejected its log level: %s", error.message)
+        _log.info("upstreams: an upstream rejected its log level: %s", error.message)
     except InterlockError:
         # The connection is lost, so no level is needed.
         return

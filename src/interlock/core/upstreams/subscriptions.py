@@ -184,7 +184,9 @@ class StatelessSubscriptions:
             else:
                 for uri in [uri for uri in self.watched if not _includes(acknowledged, uri)]:
                     del self.watched[uri]
-                    _log.warning("%s: no longer watching %s", self._upstream_client.label, uri)
+                    _log.warning(
+                        "upstream %s: no longer watching %s", self._upstream_client.label, uri
+                    )
             return not self._is_rejected
 
     async def _wait_replaced(self) -> None:
@@ -518,7 +520,10 @@ class SessionSubscriptions:
             except InterlockError as error:
                 self.watched.pop(uri, None)
                 _log.warning(
-                    "%s: no longer watching %s: %s", self._upstream_client.label, uri, error
+                    "upstream %s: no longer watching %s: %s",
+                    self._upstream_client.label,
+                    uri,
+                    error,
                 )
         self._report_watched()
 

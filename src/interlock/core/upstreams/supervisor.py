@@ -41,7 +41,7 @@ from interlock.core.upstreams.session_pool import (
     set_level,
 )
 from interlock.core.upstreams.subscriptions import UpstreamSubscriptions
-from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
+from interlock.errors import INTERNAL_ERROR_TEXT, UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.primitives.backoff import Backoff
 from interlock.primitives.timestamps import format_utc
 from interlock.protocol.mcp import (
@@ -86,12 +86,12 @@ async def _close(upstream_client: UpstreamClient) -> None:
             await upstream_client.close()
     except TimeoutError:
         _log.warning(
-            "%s: the connection did not close within %g s",
+            "upstream %s: the connection did not close within %g s",
             upstream_client.label,
             CLOSE_TIMEOUT_SECONDS,
         )
     except Exception:
-        _log.exception("%s: the connection could not be closed", upstream_client.label)
+        _log.exception("upstream %s: cannot close the connection", upstream_client.label)
 
 
 # -- The lists of an upstream. They are read again when the upstream announces a change, when a
@@ -227,7 +227,9 @@ class ListReader:
                     )
                     self._connector.check_offering(raw_offering)
                 except InterlockError as error:
-                    _log.warning("%s: cannot read its new list: %s", self._key, error.message)
+                    _log.warning(
+                        "upstream %s: cannot read its new list: %s", self._key, error.message
+                    )
                     if stale:
                         # The shown list stays outdated while this fails.
                         self._stale |= stale
@@ -532,13 +534,13 @@ class Supervisor:
                 self.problem = error.message
                 lost_at = self._check_grace(lost_at)
                 self._first_attempt.set()
-                _log.warning("%s: %s", self.key, error.message)
-            except Exception as error:
+                _log.warning("upstream %s: %s", self.key, error.message)
+            except Exception:
                 # A bug must not end the supervision: the upstream would stay away unnoticed.
-                self.problem = f"The node failed while connecting ({type(error).__name__})."
+                self.problem = INTERNAL_ERROR_TEXT
                 lost_at = self._check_grace(lost_at)
                 self._first_attempt.set()
-                _log.exception("%s: connecting failed inside the node", self.key)
+                _log.exception("upstream %s: cannot connect, error in the node", self.key)
             else:
                 ready_at, response_count = self._clock(), upstream_client.response_count
                 await self._serve(upstream_client, raw_offering)
@@ -664,7 +666,7 @@ class Supervisor:
         self.upstream_client = None
         self._ready.clear()
         self.restarts, self.problem = self.restarts + 1, reason
-        _log.warning("%s: %s", self.key, reason)
+        _log.warning("upstream %s: %s", self.key, reason)
         self._enter(State.DEGRADED)
 
     def _check_grace(self, lost_at: float | None) -> float | None:
@@ -695,4 +697,4 @@ class Supervisor:
             callback(self)
         except Exception:
             # A failing callback must not end the supervision of the upstream.
-            _log.exception("%s: a callback failed", self.key)
+            _log.exception("upstream %s: a callback failed", self.key)

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 def install(
     driver: DriverArgument,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Install without asking.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Install without a confirmation.")
+    ] = False,
     force: Annotated[
         bool, typer.Option("--again", help="Install again if it is installed already.")
     ] = False,
@@ -79,10 +81,11 @@ def require_consent(manifest: DriverManifest, *, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise typer.BadParameter(
-            "no terminal to ask for consent. Check what would be installed, then use --yes"
+            "Cannot ask for consent: stdin is not a terminal. "
+            "Check the steps above, then add --yes."
         )
     if not output.confirm(f"Install this for {manifest.id}?"):
-        output.print_note("nothing was installed.")
+        output.print_note("Nothing was installed.")
         raise typer.Exit(output.FAILED)
 
 

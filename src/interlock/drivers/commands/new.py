@@ -1075,8 +1075,8 @@ def _print_summary(driver_files: DriverFiles, project: DriverProject) -> None:
             output.print_note(f"{id}: {output.sanitize('; '.join(notes))}")
     contract = next(iter(driver_files.notes), "") or next(iter(driver_files.existing))
     output.print_note(
-        "Check the files, then run: interlock drivers check --live && "
-        f"interlock drivers explain {contract}"
+        "Check the files, then run: `interlock drivers check --live && "
+        f"interlock drivers explain {contract}`"
     )
 
 

@@ -66,7 +66,7 @@ def problem_lines(drivers: Sequence[DriverStatus], limit: int | None = None) -> 
     ]
     if limit is None or len(lines) <= limit:
         return lines
-    return [*lines[:limit], f"… and {len(lines) - limit} more: interlock drivers list"]
+    return [*lines[:limit], f"… and {len(lines) - limit} more: `interlock drivers list`"]
 
 
 def _row_line(row: DriverStatus) -> str:

@@ -95,7 +95,7 @@ async def _run_all(project: DriverProject, name: str, *, changes: bool) -> list[
         contract = project.contract(name)
         keys = project.workspace.serving.get(contract.key, ())
         if not keys:
-            output.print_note(f"no driver serves {contract.id}.")
+            output.print_note(f"No driver serves {contract.id}.")
         for key in keys:
             manifest = project.workspace.drivers[key]
             contract_bindings = [

@@ -106,7 +106,7 @@ def verify(
             result = f"signed by {row['signed_by']}" if row not in invalid else row["problem"]
             print(f"{row['driver']:<{width}}  {output.sanitize(str(result))}")
         if not rows:
-            output.print_note("no drivers here. Create one: interlock drivers new")
+            output.print_note("No drivers here. Create one: `interlock drivers new`")
     if invalid:
         raise typer.Exit(output.FAILED)
 

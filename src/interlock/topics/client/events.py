@@ -141,7 +141,7 @@ class Listeners:
         try:
             awaitable = callback(event)
         except Exception:
-            _log.exception("a callback for %.100s failed", event.kind)
+            _log.exception("topic client: a callback for %.100s failed", event.kind)
             return
         if inspect.isawaitable(awaitable):
             task = asyncio.ensure_future(_run_callback(awaitable, event.kind))
@@ -153,7 +153,7 @@ async def _run_callback(work: Awaitable[None], kind: str) -> None:
     try:
         await work
     except Exception:
-        _log.exception("a callback for %.100s failed", kind)
+        _log.exception("topic client: a callback for %.100s failed", kind)
 
 
 def make_event_filter(selector: str | type) -> Callable[[Event], bool]:

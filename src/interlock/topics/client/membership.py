@@ -358,4 +358,4 @@ class Membership:
         if len(self._dropped_by_sender) > MAX_MISBEHAVING_PARTICIPANTS:
             sender_id, _ = self._dropped_by_sender.most_common()[-2:][0]
             del self._dropped_by_sender[sender_id]
-        _log.info("message of %r discarded: %s", sender, reason[:_MAX_SHOWN])
+        _log.info("topic client: message of %r discarded: %s", sender, reason[:_MAX_SHOWN])

@@ -132,7 +132,7 @@ class Participant:
         )
 
     def __repr__(self) -> str:
-        return f"Participant({self._membership.id or 'nobody yet'!r}, topic={self.topic!r})"
+        return f"Participant({self._membership.id or 'not joined'!r}, topic={self.topic!r})"
 
     # -- registration
 

@@ -363,6 +363,10 @@ class ProposalTracker:
         problem = (
             "was fulfilled but got no response" if status == "fulfilled" else "was not fulfilled"
         )
-        remark = f" Last remark: {note}" if note else ""
+        remark = f" Last note: {note}" if note else ""
         data = {"status": status, "note": note, "sent": True}
-        return InterlockError(DEADLINE_EXCEEDED, f"The proposal {problem} in time.{remark}", data)
+        return InterlockError(
+            DEADLINE_EXCEEDED,
+            f"The proposal {problem} in time.{remark} Use a longer timeout.",
+            data,
+        )

@@ -84,16 +84,17 @@ class TopicResponder:
         kind = response_kind(request.method, request.context)
         if not self._can_send(kind):
             # Executing the call without a response would be worse than ignoring it.
-            _log.warning("request ignored: this participant may not send %.100s", kind)
+            _log.warning(
+                "topic client: request ignored, this participant may not send %.100s", kind
+            )
             return
         key = (head.sender, head.id)
         try:
             if self._counts[head.sender] >= self._max_requests:
                 raise InterlockError(
                     TOO_BUSY,
-                    f"{head.sender} has {self._max_requests} requests under way, which is the "
-                    "limit. Wait "
-                    "for a response.",
+                    f"{head.sender} has {self._max_requests} pending requests, which is the limit. "
+                    "Wait for a response.",
                 )
         except InterlockError as error:
             self._respond(head, request, own_id, error)
@@ -139,8 +140,10 @@ class TopicResponder:
         except InterlockError as error:
             outcome = error
         except Exception:
-            _log.exception("%s failed", request_kind(request.method, request.context)[:200])
-            outcome = InterlockError(INTERNAL, "The participant failed. See its log.")
+            _log.exception(
+                "topic client: %s failed", request_kind(request.method, request.context)[:200]
+            )
+            outcome = InterlockError(INTERNAL, "Internal error. See the log of the participant.")
         self._respond(head, request, own_id, outcome)
 
     def _respond(
@@ -157,7 +160,9 @@ class TopicResponder:
         try:
             self._send(kind, payload, to, head.id)
         except InterlockError as error:
-            _log.warning("cannot send a response to %.128s: %s", head.sender, error.message)
+            _log.warning(
+                "topic client: cannot send a response to %.128s: %s", head.sender, error.message
+            )
             if isinstance(outcome, bytes) and head.to:
                 self._respond(head, request, own_id, InterlockError(INTERNAL, error.message))
 
@@ -190,7 +195,7 @@ class TopicResponder:
             try:
                 self._send(kind, message, [head.sender], head.id)
             except InterlockError as error:
-                _log.debug("cannot send progress: %s", error.message)
+                _log.debug("topic client: cannot send progress: %s", error.message)
 
         return report
 

@@ -60,7 +60,7 @@ def format_topics(topics: Sequence[TopicDetails]) -> Iterator[str]:
             yield f"{_GAP}{_format_row(member, member_widths)}"
         hidden_count = len(topic.members) - len(members)
         if hidden_count:
-            yield f"{_GAP}… and {hidden_count} more: interlock topic list {topic.name}"
+            yield f"{_GAP}… and {hidden_count} more: `interlock topic list {topic.name}`"
 
 
 def format_topic(topic: TopicDetails) -> Iterator[str]:
@@ -184,7 +184,7 @@ def print_topics(gateway: GatewayTarget, name: str | None, *, json: bool) -> Non
     for line in format_topics(topics) if name is None else format_topic(topics[0]):
         print(output.sanitize(line))
     if not topics:
-        output.print_note("the node has no topics. Add them to its config, under topics.rooms.")
+        output.print_note("The node has no topics. Add them to its config, under topics.rooms.")
 
 
 def _describe_unknown_topic(gateway: GatewayTarget, name: str) -> str:
@@ -319,12 +319,14 @@ def _read_error(gateway: GatewayTarget, status: int, body: bytes) -> InterlockEr
     if error_body.error == _NOT_FOUND:
         return InterlockError(
             INVALID_REQUEST,
-            f"the node at {_netloc(gateway)} has no administrators of topics (HTTP 404). Add them "
-            "to "
-            "topics.admins in its config.",
+            f"The node at {_netloc(gateway)} has no administrators of topics (HTTP 404). Add them "
+            "to topics.admins in its config.",
         )
     if not error_body.message:
-        return InterlockError(INTERNAL, f"{_netloc(gateway)} returned HTTP {status}; is it a node?")
+        return InterlockError(
+            INTERNAL,
+            f"{_netloc(gateway)} returned HTTP {status}. Check that --gateway names a node.",
+        )
     try:
         failure = failure_by_name(error_body.error)
     except KeyError:
@@ -340,5 +342,6 @@ def _decode_body(body: bytes, type_: type[T], gateway: GatewayTarget) -> T:
         return msgspec.json.decode(body, type=type_)
     except (msgspec.DecodeError, UnicodeDecodeError):
         raise InterlockError(
-            INTERNAL, f"{_netloc(gateway)} sent an invalid response; is it a node?"
+            INTERNAL,
+            f"{_netloc(gateway)} sent an invalid response. Check that --gateway names a node.",
         ) from None

@@ -56,7 +56,7 @@ async def make_call(
     except ArgumentError as bad:
         raise typer.BadParameter(str(bad)) from None
     if not isinstance(result, dict):
-        raise InterlockError(UPSTREAM_PROTOCOL, f"{to} returned something that is no tool result.")
+        raise InterlockError(UPSTREAM_PROTOCOL, f"{to} returned an invalid tool result.")
     return msgspec.json.encode(result)
 
 
@@ -81,7 +81,7 @@ async def _propose_call(
     proposal = await participant.propose(to, TOOLS_CALL, params)
     id = proposal.id
     output.print_note(
-        f"proposed to {put_on_one_line(to, 128)} as {id}. Waiting until a participant fulfils it; "
+        f"Proposed to {put_on_one_line(to, 128)} as {id}. Waiting until a participant fulfils it; "
         "Ctrl-C "
         "stops waiting."
     )

@@ -92,8 +92,8 @@ def _suggest_name(name: str, names: set[str]) -> str:
     if matches:
         return f'did you mean "{matches[0]}"?'
     if names == {_LOCAL}:
-        return 'add tokens: [{name: NAME, token: "${env:VARIABLE}"}], or: interlock token create'
-    return "correct it, or create a token with: interlock token create"
+        return 'add tokens: [{name: NAME, token: "${env:VARIABLE}"}], or: `interlock token create`'
+    return "correct it, or create a token: `interlock token create`"
 
 
 def _joins_under_own_name(caller: str, topic: TopicConfig) -> bool:
@@ -104,7 +104,7 @@ def _joins_under_own_name(caller: str, topic: TopicConfig) -> bool:
 
 def _check_access(name: str, topic: TopicConfig) -> Iterator[ConfigWarning]:
     if topic.access == RESTRICTED and not topic.participants:
-        message = "the topic is restricted and has no participants, so nobody can join"
+        message = "the topic is restricted and has no participants, so no caller can join"
         hint = "add participants: [{callers: [NAME], profile: full_access}], or access: private"
         yield ("topics", "rooms", name), message, hint
 

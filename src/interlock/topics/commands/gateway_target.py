@@ -171,7 +171,7 @@ class GatewayTarget:
         if self._node is None:
             return ""
         hint = node_discovery.describe_other_nodes(self._node)
-        return f", but {hint}" if hint else ". Start one with: interlock up"
+        return f", but {hint}" if hint else ". Start one: `interlock up`"
 
     def _add_advice(self, error: InterlockError) -> InterlockError:
         """Add advice to the error if no server responded."""
@@ -194,7 +194,7 @@ class GatewayTarget:
         if hint:
             return f"But {hint}."
         return (
-            "Start the node with: interlock up. Or select a node at another address with --node, "
+            "Start the node: `interlock up`. Or select a node at another address with --node, "
             "or any other gateway with --gateway."
         )
 

@@ -281,10 +281,10 @@ class LiveScreen:
         if proposer == participant.id:
             return False
         if proposer not in participant.participants:
-            self.note(f"{proposer[:128]} has left and was not told.")
+            self.note(f"{proposer[:128]} has disconnected, so no reason was sent.")
             return False
         if not participant.can_send(CHAT):
-            self.note(f"{proposer[:128]} was not told: you may not chat here.")
+            self.note(f"{proposer[:128]} gets no reason: you may not chat here.")
             return False
         return True
 
@@ -366,7 +366,7 @@ async def run_live(gateway: GatewayTarget, topic: str) -> None:
             await _run_screen(participant, events, stopping)
 
     await run_until_stopped(stopping, body(), gateway)
-    output.print_note(f"left {topic}")
+    output.print_note(f"Left {topic}")
 
 
 async def _run_screen(participant: Participant, events: Any, stopping: asyncio.Event) -> None:

@@ -194,7 +194,7 @@ async def _send_stdin(participant: Participant) -> None:
                 if missing_recipient:
                     present, topic = participant.participants, participant.topic
                     _note_missing(
-                        [missing_recipient], topic, present, ", so it was sent to everybody"
+                        [missing_recipient], topic, present, ", so it was sent to all participants"
                     )
 
 
@@ -255,7 +255,7 @@ async def run_bridge(gateway: GatewayTarget, topic: str, server: ServerConfig, n
                 await asyncio.Event().wait()
 
     await run_until_stopped(stopping, run_server(), gateway)
-    output.print_note(f"left {topic}")
+    output.print_note(f"Left {topic}")
 
 
 async def _send_notification(participant: Participant, kind: str, method: str) -> None:
@@ -274,8 +274,8 @@ def _print_joined(participant: Participant, tools: int) -> None:
     )
     if not participant.can_send("mcp/response:tools/call:x"):
         output.print_note(
-            "Note: it may not respond to calls there. Ask the operator of the gateway to give it "
-            "the profile response_only."
+            "Note: this participant may not respond to calls in the topic. Ask the operator of the "
+            "gateway for the profile response_only."
         )
 
 

@@ -66,7 +66,7 @@ class TopicsReports(FeatureReports):
         )
         suffix = ", …" if len(names) > _MAX_NAMES else ""
         names_text = ", ".join(names[:_MAX_NAMES])
-        yield "Topics", f"{topics_url}   {names_text}{suffix}: interlock topic join NAME"
+        yield "Topics", f"{topics_url}   {names_text}{suffix}: `interlock topic join NAME`"
 
     def activity_lines(self, report: StatusReport) -> Iterator[str]:
         from interlock.terminal import output

@@ -31,7 +31,7 @@ from interlock.topics.commands.pending_proposals import (
 
 MAX_LINES: Final = 2_000
 MAX_DRAFT_LENGTH: Final = 8_000
-_TOO_LONG: Final = f"The limit is {MAX_DRAFT_LENGTH:,} characters: the rest was dropped."
+_TOO_LONG: Final = f"The limit is {MAX_DRAFT_LENGTH:,} characters: the rest was removed."
 _DRAFT_CUT: Final = "The end of the text is missing. Enter again sends it anyway, Ctrl-U clears it."
 _NO_PROPOSALS: Final = (
     "No pending proposals since you joined. For calls of the node, see `interlock approvals`."

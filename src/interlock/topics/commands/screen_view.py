@@ -39,7 +39,7 @@ _DUMB_TERMINALS: Final = frozenset(("", "dumb", "unknown"))
 """Values of $TERM without cursor control."""
 _CHAT_KEYS: Final = "Enter send · Tab proposals · PgUp scroll · /help · ^C quit"
 HELP: Final = (
-    "Enter sends your text to everybody. @NAME at its beginning sends it to NAME only.",
+    "Enter sends your text to all. @NAME at its beginning sends it to NAME only.",
     "Tab moves to the proposals: a fulfils the selected one, r rejects it, R all of its proposer.",
     "PgUp and PgDn scroll. Ctrl-C leaves the topic.",
 )

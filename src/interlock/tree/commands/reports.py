@@ -85,7 +85,7 @@ class TreeReports(FeatureReports):
         dropped = report.part(TreeStatus).notifications_dropped
         if dropped:
             count = format_count(dropped, "notification")
-            yield f"{count} of subservers dropped because of the rate limit"
+            yield f"{count} of subservers rejected because of the rate limit"
 
     # -- `doctor`
 

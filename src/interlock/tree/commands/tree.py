@@ -352,7 +352,7 @@ def _decode_tree(body: bytes) -> TreeNode:
         raise InterlockError(
             UPSTREAM_UNAVAILABLE,
             "The node sent an invalid tree. Check that both have the same version: "
-            "interlock version",
+            "`interlock version`",
         ) from None
 
 

@@ -166,7 +166,7 @@ class RegistrationState(ConnectionState):
 
     def _log_message(self, level: int, message: str, *, always: bool = False) -> None:
         if always or message != self._last_message:
-            _log.log(level, "%s", message)
+            _log.log(level, "subserver: %s", message)
         self._last_message = message
 
     def _end_with_error(self, problem: InterlockError | None, *, is_rejected: bool) -> None:

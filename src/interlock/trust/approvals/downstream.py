@@ -111,7 +111,7 @@ class ProofForwarder:
                 key = await _find_child(children, id)
                 if proof == NO_PROOF:
                     raise InterlockError(
-                        PROOF_INVALID, "The call waits at a child node for a proof."
+                        PROOF_INVALID, "The call is pending at a child node. Send a proof."
                     )
             if key not in children:
                 raise InterlockError(
@@ -192,7 +192,8 @@ def _read_data(error: UpstreamResponseError) -> dict[str, Any]:
 def unknown_approval(id: str) -> InterlockError:
     return InterlockError(
         UNKNOWN_APPROVAL,
-        f"No approval {id[:80]!r} is known. It was decided long ago, or the id is wrong.",
+        f"No approval {id[:80]!r} is known. It was decided long ago, or the id is invalid. "
+        "List the approvals: `interlock approvals`.",
     )
 
 

@@ -302,7 +302,7 @@ class ApprovalInbox:
                 try:
                     callback(entry, result)
                 except Exception:
-                    _log.exception("approval %s: the caller could not be notified", record.id)
+                    _log.exception("approval %s: cannot notify the caller", record.id)
 
         self.save(entry, record, finish)
 
@@ -341,7 +341,7 @@ class ApprovalInbox:
                 try:
                     self.on_ended(entry)
                 except Exception:
-                    _log.exception("approval %s: its end could not be delivered", record.id)
+                    _log.exception("approval %s: cannot deliver its end", record.id)
             on_saved(result)
 
         self.save(entry, record, finish, token=token)
@@ -444,7 +444,7 @@ class ApprovalInbox:
         try:
             self.write_journal(record, event, detail)
         except Exception:
-            _log.exception("approval %s: a step could not be written to the journal", record.id)
+            _log.exception("approval %s: cannot write a step to the journal", record.id)
         self.notify_watchers(record)
 
     def notify_watchers(self, record: Approval) -> None:
@@ -481,7 +481,9 @@ class ApprovalInbox:
         """End an approval that was not decided, or not used, in time."""
         was_pending = entry.record.state == PENDING
         note = (
-            "Nobody decided in time." if was_pending else "The approved call was not made in time."
+            "No operator decided in time."
+            if was_pending
+            else "The approved call was not made in time."
         )
         self.end(entry, EXPIRED, note=f"{note} It was not executed.")
 
@@ -977,7 +979,7 @@ class ApprovalGate:
                     try:
                         self.on_approved_tool(route, record.by)
                     except Exception:
-                        _log.exception("tool %s: its approval could not be pinned", route.canonical)
+                        _log.exception("tool %s: cannot pin it after its approval", route.canonical)
                 try:
                     self.host.record_and_send(call)
                 except Exception as bug:
@@ -1093,7 +1095,7 @@ class ApprovalGate:
             try:
                 callback(outcome, error)
             except Exception:
-                _log.exception("approval %s: its outcome could not be delivered", entry.record.id)
+                _log.exception("approval %s: cannot deliver its outcome", entry.record.id)
 
     # -- Calls that wait for a call under way
 
@@ -1140,7 +1142,7 @@ class ApprovalGate:
             None,
             InterlockError(
                 DEADLINE_EXCEEDED,
-                f"The approved call of {entry.record.tool} is still under way. Make the same call "
+                f"The approved call of {entry.record.tool} has no result yet. Make the same call "
                 "again to get its result.",
                 {"confirmation_id": entry.record.id},
             ),

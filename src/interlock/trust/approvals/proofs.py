@@ -425,7 +425,7 @@ class Proofs:
 
 def invalid_proof(reason: str) -> InterlockError:
     """Return the error for a proof that does not count."""
-    return InterlockError(PROOF_INVALID, f"This proof does not count: {reason}.")
+    return InterlockError(PROOF_INVALID, f"This proof is not accepted: {reason}.")
 
 
 def read_jws_header(proof: str) -> dict[str, Any]:

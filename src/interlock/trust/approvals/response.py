@@ -78,7 +78,7 @@ def can_open_urls(client: Client) -> bool:
 OPERATORS_ENROLLED: Final = "operators_enrolled"
 """A member of the pending result: False while no proof could count. Otherwise it is omitted."""
 NO_OPERATORS_TEXT: Final = (
-    " This node has no operators yet, so nobody can approve calls. Its user enrols first: "
+    " This node has no operators yet, so no operator can approve calls. Its user enrols first: "
     "`interlock keys new NAME`."
 )
 
@@ -445,7 +445,9 @@ def read_outcome(record: Approval) -> tuple[Outcome | None, InterlockError | Non
     if record.state == REFUSED:
         reason = f": {record.note}" if record.note else "."
         return None, InterlockError(
-            APPROVAL_REFUSED, f"{record.tool} was not called: {record.by} rejected it{reason}", data
+            APPROVAL_REFUSED,
+            f"{record.tool} was not called: {record.by} rejected the call{reason}",
+            data,
         )
     failure = UPSTREAM_LOST if record.state == LOST else CONFIRMATION_EXPIRED
     return None, InterlockError(failure, f"{record.tool}: {record.note}", data)

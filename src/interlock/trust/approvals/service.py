@@ -130,7 +130,7 @@ class Approvals:
         try:
             self._inbox.load()
         except InterlockError as error:
-            _log.warning("%s", error.message)
+            _log.warning("approvals: %s", error.message)
         self.on_policy_changed()
 
     def on_policy_changed(self) -> None:
@@ -432,11 +432,11 @@ class Approvals:
                 if entry.url_offered:
                     self.gate.notify_client(entry)
             except Exception:
-                _log.exception("approval %s: its client could not be notified", entry.record.id)
+                _log.exception("approval %s: cannot notify its client", entry.record.id)
             try:
                 self.gate.dispatch(entry)
             except Exception as bug:
-                _log.exception("approval %s: its call could not be made", entry.record.id)
+                _log.exception("approval %s: cannot make its call", entry.record.id)
                 self._end_failed(entry, bug)
 
         record = entry.record.with_state(
@@ -521,7 +521,7 @@ def _masked_error(record: Approval) -> InterlockError:
 
 
 def _expired_error(record: Approval) -> InterlockError:
-    note = record.note or "Nobody decided in time."
+    note = record.note or "No operator decided in time."
     return InterlockError(
         CONFIRMATION_EXPIRED,
         f"This call can no longer be confirmed: {note}",

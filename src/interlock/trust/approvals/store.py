@@ -178,7 +178,7 @@ class ApprovalStore:
             try:
                 records.append(_decode(raw))
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                _log.warning("approval %.40s in %s: cannot be read: %s", id, self.path, error)
+                _log.warning("approval %.40s in %s: cannot read it: %s", id, self.path, error)
         return sorted(records, key=lambda record: record.created)
 
     def write(
@@ -250,9 +250,9 @@ class ApprovalStore:
             self._deliver(report)
         except RuntimeError:
             # The event loop has ended, and with it all waiting calls.
-            _log.debug("%d written approvals: no event loop to report to", len(steps))
+            _log.debug("approvals: no event loop for the results of %d writes", len(steps))
         except Exception:
-            _log.exception("%d written approvals could not be reported", len(steps))
+            _log.exception("approvals: cannot report the results of %d writes", len(steps))
 
     def _commit(self, steps: list[_Step], removed_ids: list[str]) -> list[WriteResult]:
         with self._connection_lock:
@@ -285,7 +285,7 @@ class ApprovalStore:
             record = _encode(approval)
         except (ValueError, TypeError, OverflowError, RecursionError):
             # The other records of this commit are written.
-            _log.exception("approval %s: cannot be encoded", approval.id)
+            _log.exception("approval %s: cannot encode it", approval.id)
             return WriteResult.FAILED
         if step.before is None:
             file.execute(
@@ -332,7 +332,7 @@ class ApprovalStore:
             file.execute("PRAGMA journal_mode = WAL")
         except sqlite3.OperationalError as busy:
             # Another node opens the file now. It is the same file in either mode.
-            _log.debug("%s is not in WAL mode yet: %s", self.path, busy)
+            _log.debug("approvals: %s is not in WAL mode yet: %s", self.path, busy)
         # What a caller was told must survive a power cut.
         file.execute("PRAGMA synchronous = FULL")
         # Arguments that are no longer needed must not remain in free pages.
@@ -349,7 +349,9 @@ class ApprovalStore:
     def _on_failure(self, error: Exception) -> None:
         before, self.problem = self.problem, self._store_error(error).message
         if before != self.problem:
-            _log.warning("%s Calls that need approval are rejected until then.", self.problem)
+            _log.warning(
+                "approvals: %s Calls that need approval are rejected until then.", self.problem
+            )
 
     def _store_error(self, error: Exception) -> InterlockError:
         if isinstance(error, InterlockError):

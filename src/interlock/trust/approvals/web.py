@@ -267,7 +267,10 @@ async def confirm(
             return {**fields, "state": PASSED_ON, "seconds_left": 0.0}
         return {"id": id, "state": PASSED_ON, "result": Raw(outcome.result)}
     if approval is None or not approval.decided:
-        raise call_error or InterlockError(UNKNOWN_APPROVAL, "The approval is no longer known.")
+        raise call_error or InterlockError(
+            UNKNOWN_APPROVAL,
+            "The approval is unknown now. List the approvals: `interlock approvals`.",
+        )
     if approval.state == REFUSED:
         return to_json(approval, wall_clock())
     fields = to_json(approval, wall_clock(), outcome)
@@ -516,7 +519,8 @@ class ApprovalsApp:
         if approval is None:
             raise InterlockError(
                 UNKNOWN_APPROVAL,
-                "No approval with this id is known. It was decided long ago, or the id is wrong.",
+                "No approval with this id is known. It was decided long ago, or the id is invalid. "
+                "List the approvals: `interlock approvals`.",
             )
         return approval
 

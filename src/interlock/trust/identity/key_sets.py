@@ -136,12 +136,12 @@ class KeySet:
         except (SignInProblem, TimeoutError, OSError, ValueError) as error:
             reason = error.reason if isinstance(error, SignInProblem) else str(error) or "timeout"
             if self.problem is None:
-                _log.warning("issuer %s: its keys cannot be read: %s", self.issuer, reason)
+                _log.warning("issuer %s: cannot read its keys: %s", self.issuer, reason)
             self.problem = reason
         except Exception:
             # Callers wait for the end of this task, so it must not fail.
             # A waiting caller must get a result in any case.
-            _log.exception("issuer %s: its keys could not be read", self.issuer)
+            _log.exception("issuer %s: cannot read its keys", self.issuer)
             self.problem = "internal error, see the log of the node"
         else:
             if self.problem is not None:

@@ -201,7 +201,7 @@ class OpaqueTokens:
             result = await self._ask_servers(bearer)
         except Exception:
             # Callers wait for the end of this task, so it must not fail.
-            _log.exception("introspection: a token could not be checked")
+            _log.exception("introspection: cannot check a token")
             result = _CachedResult(
                 self._clock() + FAILURE_CACHE_SECONDS, error=_unreachable_error(), unreachable=True
             )

@@ -134,7 +134,9 @@ class AccessWatch:
             snapshot = self._reader.read_changes()
         except InterlockError as error:
             if self.problem is None:
-                _log.error("%s New revocations have no effect until then.", error.message)
+                _log.error(
+                    "access store: %s New revocations have no effect until then.", error.message
+                )
             self.problem = error.message
         else:
             self.problem = None
@@ -160,7 +162,7 @@ class AccessWatch:
             if name in revoked.without_tokens or not active:
                 self._active.pop(name, None)
         if revoked:
-            _log.info("access store: revoked for %s", ", ".join(sorted(revoked)))
+            _log.info("access store: tokens of %s revoked", ", ".join(sorted(revoked)))
             self._on_revoked(revoked)
 
     def _find_revoked(self, before: AccessSnapshot, after: AccessSnapshot) -> RevokedCallers:

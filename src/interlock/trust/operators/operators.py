@@ -252,12 +252,12 @@ class OperatorWatch:
                     when = f"at {format_local(expires_at)}"
                 notices.append(
                     f"Recovery: {label} becomes an operator {when}, without the proof of another. "
-                    f"Reject it: interlock keys reject {id}{self.command_options}"
+                    f"Reject it: `interlock keys reject {id}{self.command_options}`"
                 )
             else:
                 notices.append(
                     f"Enrolment pending: {label} requests to become an operator. An operator "
-                    f"confirms it: interlock keys approve {id}{self.command_options}"
+                    f"confirms it: `interlock keys approve {id}{self.command_options}`"
                 )
         return notices
 
@@ -297,7 +297,7 @@ class OperatorWatch:
                 "without an operator's signature. Check who can write the file."
             )
         if warning and warning != self.warning:
-            _log.error("%s", warning)
+            _log.error("operators: %s", warning)
             self._record("operators.db", "ignored", problem)
         self.warning = warning
 
@@ -308,7 +308,7 @@ class OperatorWatch:
         action = "reject" if pending.recovery else "approve"
         _log.log(
             level,
-            "%s: %s (%s) requests to become an operator: interlock keys %s %s",
+            "operators: %s: %s (%s). Decide: `interlock keys %s %s`",
             event,
             enrolment.name,
             enrolment.kind,
@@ -325,7 +325,9 @@ class OperatorWatch:
 
     def _on_failure(self, error: InterlockError) -> None:
         if self.problem is None:
-            _log.error("%s The operators that were read before count until then.", error.message)
+            _log.error(
+                "operators: %s The operators that were read before count until then.", error.message
+            )
         self.problem = error.message
 
 
@@ -439,7 +441,7 @@ class Operators:
             try:
                 key = key_of(operator)
             except InterlockError as error:
-                _log.error("%s", error.message)
+                _log.error("operators: %s", error.message)
                 continue
             algorithms = algorithms_of(operator)
             yield Anchor(operator.name, key=key, algorithms=algorithms, tools=tools, caller=caller)
@@ -487,7 +489,7 @@ class Operators:
         if response is None:
             raise InterlockError(
                 PROOF_INVALID,
-                "This code is not valid, or no longer. Get a new one: `interlock keys enrol NAME`.",
+                "Invalid or expired code. Get a new one: `interlock keys enrol NAME`.",
             )
         return response
 

@@ -42,8 +42,9 @@ from interlock.protocol.jsonrpc import encode_value
 _NO_STORE: Final = (b"cache-control", b"no-store")
 _UPGRADE: Final = ((b"upgrade", b"websocket"), (b"connection", b"upgrade"))
 _NO_WEBSOCKET: Final = (
-    "{} are joined by WebSocket, and this request does not ask for one. If a proxy stands in "
-    "between, configure it to forward the headers Upgrade and Connection."
+    "{} are joined by WebSocket, and this request is not an upgrade to "
+    "WebSocket. If a proxy forwards it, configure the proxy to forward the headers Upgrade and "
+    "Connection."
 )
 
 

@@ -15,6 +15,7 @@ import msgspec
 from interlock.channels.channel import MAX_MESSAGE
 from interlock.channels.websocket import WebSocketChannel, accept
 from interlock.core.server.http.credentials import read_credentials
+from interlock.errors import INTERNAL_ERROR_TEXT
 from interlock.protocol import websocket_handshake as opening
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ def handle_upgrade(
     except Exception as error:
         _log.warning("upgrade request from %s: the handler failed", protocol.peer, exc_info=error)
     if not upgrade.decided:
-        upgrade.reject(500, "The node failed on this request; see its log.")
+        upgrade.reject(500, INTERNAL_ERROR_TEXT)
     if upgrade.channel is not None and remaining:
         upgrade.channel.data_received(remaining)
 

@@ -282,7 +282,7 @@ class ChangeListeners:
                 session.channel.send(payload, None)
             except Exception:
                 # The failure of one client must not affect the others.
-                _log.exception("a client could not be notified of %s", method)
+                _log.exception("notifications: cannot send %s to a client", method)
 
     def close(self) -> None:
         """End every stream as its protocol generation requires. The node is stopping."""

@@ -34,6 +34,7 @@ from interlock.core.server.mcp.views import CHOSEN, Views
 from interlock.errors import (
     CANCELLED,
     INTERNAL,
+    INTERNAL_ERROR_TEXT,
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
     TOO_BUSY,
@@ -139,7 +140,10 @@ class Conversation:
             return
         client = None if self._session is None else self._session.client
         if client is None or client.revision not in mcp.BATCH_REVISIONS:
-            error = ProtocolError("Batches are not part of this revision.", INVALID_REQUEST)
+            error = ProtocolError(
+                "Batches are not part of this revision. Send one message at a time.",
+                INVALID_REQUEST,
+            )
             self.send_error(jsonrpc.NULL, error, None)
             return
         for member in message:
@@ -178,7 +182,7 @@ class Conversation:
             self.send_error(id, error, client)
         except Exception:
             _log.exception("%s client: request failed", self._face)
-            failed = InterlockError(INTERNAL, "The node failed on this request; see its log.")
+            failed = InterlockError(INTERNAL, INTERNAL_ERROR_TEXT)
             self.send_error(id, failed, client)
 
     def _response(self, message: Message) -> None:
@@ -338,7 +342,9 @@ class Conversation:
             InterlockError: the id is in use, or there are too many open requests.
         """
         if id in self._open_calls or id in self._subscriptions:
-            raise ProtocolError("A request with this id is already running.", INVALID_REQUEST)
+            raise ProtocolError(
+                "A request with this id is already running. Use another id.", INVALID_REQUEST
+            )
         if len(self._open_calls) + len(self._subscriptions) >= self.max_open_requests:
             raise InterlockError(
                 TOO_BUSY, "Too many requests are running on this channel. Try again later."

@@ -22,6 +22,7 @@ from interlock.core.server.mcp.views import Views
 from interlock.errors import (
     FOREIGN_ORIGIN,
     INTERNAL,
+    INTERNAL_ERROR_TEXT,
     INVALID_REQUEST,
     InterlockError,
     ProtocolError,
@@ -104,7 +105,7 @@ class McpEndpoint:
             self.responder.reject(exchange, NULL, error, None)
         except Exception:
             _log.exception("MCP endpoint: request failed")
-            failed = InterlockError(INTERNAL, "The node failed on this request; see its log.")
+            failed = InterlockError(INTERNAL, INTERNAL_ERROR_TEXT)
             exchange.respond(500, write_error(NULL, failed, None)[1])
 
     def check(self, exchange: HttpExchange, decide: Decide) -> None:
@@ -136,7 +137,7 @@ class McpEndpoint:
         if isinstance(message, list):
             if request_headers.stateless:
                 raise ProtocolError(
-                    f"MCP {request_headers.version} has no batches: send one message at a time.",
+                    f"MCP {request_headers.version} has no batches. Send one message at a time.",
                     INVALID_REQUEST,
                 )
             self._session.serve_batch(exchange, request_headers, message)

@@ -27,6 +27,7 @@ from interlock.core.server.mcp.views import Views
 from interlock.errors import (
     FOREIGN_ORIGIN,
     INTERNAL,
+    INTERNAL_ERROR_TEXT,
     INVALID_REQUEST,
     TOO_BUSY,
     UNKNOWN_SESSION,
@@ -156,7 +157,7 @@ class LegacySse:
             self._responder.reject(exchange, NULL, error, None)
         except Exception:
             _log.exception("HTTP+SSE transport: request failed")
-            failed = InterlockError(INTERNAL, "The node failed on this request; see its log.")
+            failed = InterlockError(INTERNAL, INTERNAL_ERROR_TEXT)
             self._responder.reject(exchange, NULL, failed, None)
 
     def _open(self, exchange: HttpExchange, request_headers: RequestHeaders) -> None:
@@ -200,9 +201,7 @@ class LegacySse:
             Call("POST", FACE, request_headers.credentials, _CLIENT, session_owner=owner)
         )
         if client is None:
-            raise InterlockError(
-                UNKNOWN_SESSION, "This session has ended or never existed: open a new stream."
-            )
+            raise InterlockError(UNKNOWN_SESSION, "Unknown or expired session. Open a new stream.")
         if not request_headers.is_json:
             raise ProtocolError("Send the message as application/json.", INVALID_REQUEST)
         message = decode_message(exchange.body)

@@ -115,7 +115,9 @@ def read_call(
     if name_field is not None:
         name = read_string(params, name_field) or ""
         if not name:
-            raise ProtocolError(f"`{name_field}` is missing or empty.", INVALID_PARAMS)
+            raise ProtocolError(
+                f"`{name_field}` is missing or empty. Send the name of the object.", INVALID_PARAMS
+            )
         del params[name_field]
         if name_field == "name":
             arguments = params.pop("arguments", EMPTY_OBJECT)
@@ -177,7 +179,7 @@ def read_client(method: str, meta: dict[str, Raw]) -> Client:
             key for key in (mcp.META_VERSION, mcp.META_CLIENT_CAPABILITIES) if key not in meta
         ]
         raise ProtocolError(
-            f"`_meta` lacks {' and '.join(missing)}, which every request must carry.",
+            f"`_meta` lacks {' and '.join(missing)}, which every request must have.",
             INVALID_PARAMS,
         )
     capabilities_json = read_capabilities(capabilities, f"`_meta` {mcp.META_CLIENT_CAPABILITIES}")

@@ -20,7 +20,14 @@ from interlock.core.server.mcp.responses import write_error, write_outcome
 from interlock.core.server.mcp.server_info import ServerInfo
 from interlock.core.server.mcp.sessions import HttpSession, Sessions
 from interlock.core.server.mcp.views import Views
-from interlock.errors import CANCELLED, INTERNAL, INVALID_REQUEST, InterlockError, ProtocolError
+from interlock.errors import (
+    CANCELLED,
+    INTERNAL,
+    INTERNAL_ERROR_TEXT,
+    INVALID_REQUEST,
+    InterlockError,
+    ProtocolError,
+)
 from interlock.protocol import headers, jsonrpc, mcp
 from interlock.protocol.aql_terms import PLAIN_VIEW
 from interlock.protocol.jsonrpc import BadMessage, Message
@@ -135,7 +142,7 @@ class SessionProtocol:
         session = self._find_owned_session(request_headers, "batch")
         if session.client.revision not in mcp.BATCH_REVISIONS:
             raise ProtocolError(
-                f"MCP {session.client.revision} has no batches: send one message at a time.",
+                f"MCP {session.client.revision} has no batches. Send one message at a time.",
                 INVALID_REQUEST,
             )
         task = asyncio.get_running_loop().create_task(
@@ -250,7 +257,9 @@ class SessionProtocol:
         message: Message,
     ) -> None:
         if id in session.calls:
-            raise ProtocolError("A request with this id is already running.", INVALID_REQUEST)
+            raise ProtocolError(
+                "A request with this id is already running. Use another id.", INVALID_REQUEST
+            )
         call = self._call(request_headers, session, method, message)
         exchange.request_id = id
         exchange.session = session
@@ -304,7 +313,10 @@ class SessionProtocol:
                     return jsonrpc.result_response(id, _PONG)
                 call = self._call(request_headers, session, member.method, member)
                 if id in session.calls:
-                    raise ProtocolError("A request with this id is under way.", INVALID_REQUEST)
+                    raise ProtocolError(
+                        "A request with this id is already running. Use another id.",
+                        INVALID_REQUEST,
+                    )
                 session.calls[id] = call
                 call.context = exchange
                 if request_headers.accepts_stream:
@@ -321,7 +333,7 @@ class SessionProtocol:
                 return write_error(id, error, session.client)[1]
             except Exception:
                 _log.exception("MCP batch: request failed")
-                failed = InterlockError(INTERNAL, "The node failed on this request; see its log.")
+                failed = InterlockError(INTERNAL, INTERNAL_ERROR_TEXT)
                 id = jsonrpc.NULL if member.id is UNSET else bytes(member.id)
                 return write_error(id, failed, session.client)[1]
 

@@ -239,7 +239,7 @@ class Session:
             try:
                 callback()
             except Exception:
-                _log.exception("session: an on_close callback failed")
+                _log.exception("session: an `on_close` callback failed")
         self.channel.end()
 
     def _on_withdraw(self, client_request: ClientRequest, reason: str) -> None:
@@ -316,7 +316,7 @@ class Sessions:
         if session is None:
             raise InterlockError(
                 UNKNOWN_SESSION,
-                "This session has ended or never existed: send `initialize` to start a new one.",
+                "Unknown or expired session. Send `initialize` to start a new session.",
             )
         session.last_seen = self._clock()
         return session

@@ -135,7 +135,7 @@ class McpStreamServer(asyncio.Protocol):
             return
         if transport.get_write_buffer_size() > _MAX_UNREAD_BYTES:
             _log.warning(
-                "local client: %d bytes of responses are unread, closing the connection",
+                "local client: %d bytes of responses are unread. Closing the connection.",
                 transport.get_write_buffer_size(),
             )
             transport.abort()

@@ -104,7 +104,8 @@ class Views:
             fields = parse_qs(query.decode("latin-1"), keep_blank_values=True, max_num_fields=50)
         except ValueError:
             raise ProtocolError(
-                "The query of the URL has more than 50 fields.", INVALID_REQUEST
+                "The query of the URL has more than 50 fields. Remove some of them.",
+                INVALID_REQUEST,
             ) from None
         views, namespaces = fields.get("view"), fields.get("namespace")
         if views is None and namespaces is None:
@@ -125,12 +126,12 @@ class Views:
         view = self._views.get(name)
         if view is None and name == _PLAIN:
             raise ProtocolError(
-                f"The plain view is not open here; there are {', '.join(self._views)}.",
+                f"The plain view is not open here. Available views: {', '.join(self._views)}.",
                 INVALID_REQUEST,
             )
         if view is None:
             raise ProtocolError(
-                f"There is no such view; there are {', '.join(self._views)}.", INVALID_REQUEST
+                f"Unknown view. Available views: {', '.join(self._views)}.", INVALID_REQUEST
             )
         return view
 

@@ -18,7 +18,7 @@ from weakref import WeakSet
 
 from interlock.core.config import ServerConfig
 from interlock.core.upstreams.transports.credentials import OnCredentialsResult, SignInNeededError
-from interlock.errors import INTERNAL, InterlockError
+from interlock.errors import INTERNAL, INTERNAL_ERROR_TEXT, InterlockError
 
 if TYPE_CHECKING:
     from interlock.core.upstreams.oauth.grants import GrantStore
@@ -94,7 +94,7 @@ class OAuthBearer:
             await tokens.load()
         except InterlockError as error:
             # Most servers need no token. Those that do will reject the request.
-            _log.warning("%s: %s", self._key, error.message)
+            _log.warning("upstream %s: %s", self._key, error.message)
         if tokens.is_expired:
             await tokens.renew()
         elif obtains_early and not tokens.line:
@@ -190,15 +190,15 @@ class OAuthBearer:
         except InterlockError as exc:
             error = exc
         except Exception:
-            _log.exception("%s: cannot get a token because of an error in the node", self._key)
-            error = InterlockError(INTERNAL, f"The node failed while signing in to {self._key}.")
+            _log.exception("upstream %s: cannot get a token, error in the node", self._key)
+            error = InterlockError(INTERNAL, INTERNAL_ERROR_TEXT)
         finally:
             self._task = None
             self.idle = self._tokens is None or not self._tokens.line
             callbacks, self._waiting_callbacks = self._waiting_callbacks, []
         if early and error is not None and not isinstance(error, SignInNeededError):
             # The old token is still valid for a while, so a later attempt may succeed.
-            _log.warning("%s: %s", self._key, error.message)
+            _log.warning("upstream %s: %s", self._key, error.message)
             if self._tokens is not None:
                 self._tokens.renew_at = self._now() + _RETRY_SECONDS
         for on_result in callbacks:
@@ -206,7 +206,7 @@ class OAuthBearer:
                 on_result(error)
             except Exception:
                 # An error of one call must not affect the others.
-                _log.exception("%s: a call could not continue", self._key)
+                _log.exception("upstream %s: cannot continue a call", self._key)
 
 
 RENEWAL_TIMEOUT_SECONDS: Final = 3.0

@@ -202,7 +202,7 @@ class HttpConnection(asyncio.Protocol):
         if isinstance(exc, httptools.HttpParserCallbackError) and not isinstance(
             cause, httptools.HttpParserError
         ):
-            _log.error("%s: cannot process its response", self._pool.label, exc_info=cause)
+            _log.error("upstream %s: cannot process its response", self._pool.label, exc_info=cause)
             self._fail("the node failed to process its response")
         else:
             self._fail("its response is not valid HTTP")
