@@ -137,7 +137,7 @@ def test_write_failure_is_only_logged(
     store = open_store(path, clock)
     store.write(lambda: make_decision_record(note_arguments(1)[0]))
     store.close()
-    assert "decision not stored" in caplog.text
+    assert "decision: not stored" in caplog.text
     assert str(path) in store.reason
     with pytest.raises(InterlockError) as trouble:
         store.history()

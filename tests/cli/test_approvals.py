@@ -584,8 +584,8 @@ def test_hints_repeat_node_option(world: CommandLine) -> None:
     result_of_call = world.run_here("call", "demo.notes_delete", "id=1", "--node", here)
     assert f"Enrol one: `interlock keys new NAME --node {here}`\n" in result_of_call.stderr
     listed = world.run_here("approvals", "--node", here)
-    assert f"interlock approve ID --node {here}, or" in listed.stderr
-    assert f"interlock reject ID --reason WHY --node {here}\n" in listed.stderr
+    assert f"`interlock approve ID --node {here}`, or" in listed.stderr
+    assert f"`interlock reject ID --reason WHY --node {here}`\n" in listed.stderr
     for name in ("chief", "deputy"):
         outcome = world.run_here("keys", "new", name, "--no-passphrase", "--node", here)
         assert outcome.returncode == 0, outcome.stderr
@@ -597,7 +597,7 @@ def test_hints_repeat_node_option(world: CommandLine) -> None:
     result = world.run_here(*admit.split()[1:], "--yes", "--key", "chief")
     assert result.returncode == 0, result.stderr
     status = world.run_here("status", "--node", here).stdout
-    assert f"pending approval: interlock approvals --node {here}\n" in status
+    assert f"pending approval: `interlock approvals --node {here}`\n" in status
     tokens = world.run_here("token", "list", "--node", here).stderr
     assert f"Create one: `interlock token create NAME --node {here}`\n" in tokens
 
@@ -608,18 +608,18 @@ def test_hints_repeat_config_option(world: CommandLine) -> None:
     (world.cwd / "interlock.yaml").rename(named)
     given = ("--config", str(named))
     outcome = world.run_here("keys", "list", *given)
-    assert f"interlock keys new NAME --config '{named}'\n" in outcome.stderr
+    assert f"`interlock keys new NAME --config '{named}'`\n" in outcome.stderr
     result = world.run_here("approvals", *given)
     assert result.returncode == 4
-    assert f"Start it: interlock up --config '{named}'\n" in result.stderr
+    assert f"Start it: `interlock up --config '{named}'`\n" in result.stderr
 
 
 def test_confirmed_call_without_node_suggests_starting_it(world: CommandLine) -> None:
     world.config({"demo": DEMO})
     result = world.run_here("call", "demo.notes_delete", "id=1")
     assert result.returncode == 1
-    assert "Start one first: interlock up\n" in result.stderr
-    approve = result.stderr.partition("Approve: ")[2].partition("\n")[0]
+    assert "Start one first: `interlock up`\n" in result.stderr
+    approve = result.stderr.partition("Approve: `")[2].partition("`")[0]
     # What is printed is true: with a node the approval can be given, and the call is made.
     world.up().wait_for_line("upstream demo: ready")
     assert [approval["id"] for approval in pending_approvals(world)] == [approve.split()[-1]]

@@ -235,7 +235,7 @@ def test_declined_confirmation_accepts_nothing(harness: AutomationHarness) -> No
     for answers in ({opened: "n\n"}, {opened: "y\n", asked: "n\n"}):
         seen, code = at_terminal(harness.world, command, answers)
         assert (code, harness.learned) == (1, [])
-        assert "nothing was changed" in seen
+        assert "Nothing was changed" in seen
     assert "agrees with 9 of 9 decisions" in seen
     seen, code = at_terminal(harness.world, command, {opened: "y\n", asked: "y\n"})
     assert code == 0, seen

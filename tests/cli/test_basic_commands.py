@@ -62,7 +62,7 @@ def test_status_without_node_fails(world: CommandLine) -> None:
     result = world.run_here("status")
     assert result.returncode == 4
     assert result.stderr == (
-        f"interlock: No node is running at 127.0.0.1:{world.port}. Start it: interlock up\n"
+        f"interlock: No node is running at 127.0.0.1:{world.port}. Start it: `interlock up`\n"
     )
 
 

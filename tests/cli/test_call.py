@@ -66,7 +66,7 @@ def test_calls_through_running_node(demo: CommandLine) -> None:
     assert node.status()["calls"] == 2
     unknown = demo.run_here("call", "xyzzy")
     assert unknown.returncode == 1
-    assert "'xyzzy'. List the names: interlock tools\n" in unknown.stderr
+    assert "'xyzzy'. List the names: `interlock tools`\n" in unknown.stderr
 
 
 @pytest.mark.parametrize(

@@ -288,7 +288,7 @@ def test_status_reads_registry_without_node(harness: RegistryHarness) -> None:
     assert harness.publish("1.0.0", "--registry", "other").returncode == 0
     result = harness.run("status", "--registry", "other")
     assert result.returncode == 0
-    assert "registry other: 1 contract, at " in result.stderr
+    assert "Registry other: 1 contract, at " in result.stderr
 
 
 def test_status_without_recorded_tools_fails(harness: RegistryHarness) -> None:

@@ -108,7 +108,7 @@ def test_status_prints_feature_lines(capsys: pytest.CaptureFixture[str]) -> None
         "a lamp is dark",
         "lamp: lit",
         "the node's own problem",
-        "1 pending approval: interlock approvals",
+        "1 pending approval: `interlock approvals`",
         "1 moth",
     ]
 

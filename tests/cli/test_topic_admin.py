@@ -221,7 +221,9 @@ def test_admin_commands_report_missing_node(world: CommandLine) -> None:
     world.config(topics={"admins": ["local"], "rooms": {"ops": {}}})
     result = run(world, "list", token=None)
     assert (result.returncode, result.stdout) == (4, "")
-    assert f"cannot reach a node at 127.0.0.1:{world.port}. Start one with" in result.stderr
+    assert (
+        f"cannot reach a node at 127.0.0.1:{world.port}. Start one: `interlock up`" in result.stderr
+    )
     nowhere = f"127.0.0.1:{free_port()}"
     gateway = f"ws://{nowhere}/ws"
     result = run(world, "grant", "a", "chat", "--gateway", gateway, token=None)

@@ -69,7 +69,7 @@ def test_unpermitted_participant_proposes_and_gets_result(
     assert result.returncode == 0, result.stderr
     assert result.stdout == "ha ha\n"
     proposed, message = result.stderr.splitlines()
-    assert proposed.startswith("proposed to worker as ")
+    assert proposed.startswith("Proposed to worker as ")
     assert message.endswith(": looks good")
 
 

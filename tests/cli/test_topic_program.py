@@ -152,8 +152,8 @@ def test_participant_chats_and_fulfils_with_keys(world: CommandLine, room: Topic
         assert heard.written == ["/tmp/report"]
         # The terminal is as it was.
         assert terminal.settings == terminal.before
-        wait_until("the last words", lambda: "left ops" in terminal.written)
-        assert terminal.written.index("\x1b[?1049l") < terminal.written.index("left ops")
+        wait_until("the last words", lambda: "Left ops" in terminal.written)
+        assert terminal.written.index("\x1b[?1049l") < terminal.written.index("Left ops")
     assert "t-human" not in terminal.written
 
 
@@ -383,7 +383,7 @@ def test_bridged_server_is_called_in_topic(world: CommandLine, room: TopicRoom, 
         "worker": {"sum": 3}
     }
     code, errors = bridge.end()
-    assert (code, errors) == (0, "left ops\n")
+    assert (code, errors) == (0, "Left ops\n")
     wait_until("it is gone", lambda: "worker" not in room.rooms.present)
 
 

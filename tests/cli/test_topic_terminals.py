@@ -100,7 +100,7 @@ def test_wide_characters_start_no_line(world: CommandLine, room: TopicRoom) -> N
         terminal.wait_for("12:00:00 boss: let it through")
         terminal.type("\x03")
         assert terminal.end() == 0
-        wait_until("the last words", lambda: "left ops" in terminal.written)
+        wait_until("the last words", lambda: "Left ops" in terminal.written)
     # No line goes on in the next one while the screen is there, and again behind it.
     assert terminal.written.index("\x1b[?7l") < terminal.written.index("\x1b[H")
     assert terminal.written.rindex("\x1b[H") < terminal.written.rindex("\x1b[?7h")

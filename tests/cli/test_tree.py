@@ -40,7 +40,7 @@ def child(world: CommandLine) -> Iterator[CommandLine]:
 def test_prints_tree_of_two_nodes(world: CommandLine, child: CommandLine) -> None:
     world.config({"gone": "no-such-program-anywhere"}, names="safe")
     node = world.up()
-    node.wait_for_line("gone failed: ")
+    node.wait_for_line("upstream gone: failed: ")
     below = child.up()
     node.wait_for_line("upstream ax:edge: ready")
     wait_until("its tools", lambda: node.status()["tools"] > 5)

@@ -29,4 +29,4 @@ def test_log_names_address_of_node(
         log_pending(pending, node_option(listen))
         log_pending(pending.with_state(APPROVED), node_option(listen))
     [record] = caplog.records
-    assert record.getMessage().endswith(f": interlock approve {pending.id}{options}")
+    assert record.getMessage().endswith(f": `interlock approve {pending.id}{options}`")

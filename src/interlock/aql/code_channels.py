@@ -68,7 +68,7 @@ class CommandChannel:
         except TimeoutError:
             process.kill()
             await process.wait()
-            _log.error("code channel %s: timeout, process killed", self._command[0])
+            _log.error("code channel %s: timed out, killed", self._command[0])
             return
         except asyncio.CancelledError:
             process.kill()

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _DEFAULT_SELECTOR: Final = node_discovery.NodeSelector()
 _UNREACHABLE_NAMES: Final = ("upstream_unavailable", "upstream_lost", "circuit_open")
 _CLIENT_HINT: Final = "`tools/list` returns the names."
-_PERSON_HINT: Final = "List the names: {}"
+_PERSON_HINT: Final = "List the names: `{}`"
 
 
 def call(

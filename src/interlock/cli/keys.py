@@ -579,7 +579,7 @@ def _require_new_key(
     id = key_choice.read_thumbprint(private_path)
     if store is not None and id and not any(operator.id == id for operator in store.all()):
         command = key_choice.enrolment_command(private_path, selector)
-        message += f".\nThe key is not enrolled with this node. Enrol it: {command}"
+        message += f".\nThe key is not enrolled with this node. Enrol it: `{command}`"
     else:
         message += " (programs that sign with it then fail)."
     raise InterlockError(CONFIG, message)

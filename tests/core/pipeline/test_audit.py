@@ -129,7 +129,7 @@ OUTCOMES: dict[Callable[[PipelineHarness], None], tuple[str, str]] = {
     bad_arguments: ("invalid_arguments", "n: the value is not of type"),
     bad_timeout: ("invalid_params", "milliseconds"),
     no_upstream: ("upstream_unavailable", "was removed from this node"),
-    raise_internal_error: ("internal_error", "Internal error of the node"),
+    raise_internal_error: ("internal_error", "Internal error. See the log of the node."),
     list_tools: ("ok", ""),
     bad_cursor: ("invalid_cursor", "cursor"),
     other_method: ("method_not_found", "No upstream of this node supports 'prompts/list'."),

@@ -18,5 +18,5 @@ def test_only_plain_view_exists_without_feature(monkeypatch: pytest.MonkeyPatch)
     assert views.named(b"view=plain") is PLAIN_VIEW
     assert views.named(b"namespace=github") is PLAIN_VIEW
     assert views.choose_view("claude-code", "local") is None
-    with pytest.raises(ProtocolError, match="there are plain"):
+    with pytest.raises(ProtocolError, match="Available views: plain"):
         views.named(b"view=aql")

@@ -315,7 +315,7 @@ async def test_identical_proposal_waits_for_pending_call(
     await table.run_until_idle()
     assert ada.list_responses(again) == []
     table.gated.pass_time(121)
-    assert "is still under way" in await ada.chat(again)
+    assert "has no result yet" in await ada.chat(again)
     exchange.answer(**WIPED)
     await confirming
     await ada.until(lambda: bool(ada.list_messages("mcp/response:")))

@@ -171,9 +171,9 @@ def test_logs_lost_and_restored_connection_once(
     running.wait(lose())
     url = re.escape(ax_url_of(running))
     assert len(lines()) == 3
-    assert re.fullmatch(f"registered as plant at {url}", lines()[0])
-    assert re.fullmatch(rf"Connection to {url} lost: .*\. Trying again\.", lines()[1])
-    assert re.fullmatch(f"registered again as plant at {url}", lines()[2])
+    assert re.fullmatch(f"subserver: registered as plant at {url}", lines()[0])
+    assert re.fullmatch(rf"subserver: Connection to {url} lost: .*\. Trying again\.", lines()[1])
+    assert re.fullmatch(f"subserver: registered again as plant at {url}", lines()[2])
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,6 @@ def _open_store(target: node_discovery.TargetNode) -> TreeStore:
         raise InterlockError(
             UPSTREAM_UNAVAILABLE,
             f"{path} does not exist: no node with the address {target.config.listen} has run here. "
-            f"Start one: {target.selector.up_command}",
+            f"Start one: `{target.selector.up_command}`",
         )
     return TreeStore(path)
