@@ -459,7 +459,7 @@ def test_creates_key_for_running_node(world: CommandLine) -> None:
     outcome = world.run_here("keys", "list", "--node", here)
     enrol = f"interlock keys enrol chief --public {folder / 'chief.pub'} --node {here}"
     for words in ("interlock keys new NAME", "interlock keys enrol NAME"):
-        assert f"{words} --node {here}\n" in outcome.stderr
+        assert f"`{words} --node {here}`\n" in outcome.stderr
     assert enrol in outcome.stderr
     again = world.run_here("keys", "new", "chief", "--node", here)
     assert (again.returncode, enrol in again.stderr) == (3, True)
@@ -476,7 +476,7 @@ def test_missing_key_names_command_for_node(
     monkeypatch.delenv("INTERLOCK_KEY", raising=False)
     with pytest.raises(InterlockError) as missing:
         choose_key(None, NodeSelector(node="8561"))
-    assert "interlock keys new NAME --node 8561\n" in missing.value.message
+    assert "`interlock keys new NAME --node 8561`\n" in missing.value.message
 
 
 def test_failed_key_creation_leaves_no_files(world: CommandLine) -> None:
@@ -590,9 +590,9 @@ def test_hints_repeat_node_option(world: CommandLine) -> None:
         outcome = world.run_here("keys", "new", name, "--no-passphrase", "--node", here)
         assert outcome.returncode == 0, outcome.stderr
     pending = world.run_here("keys", "list", "--node", here).stdout
-    admit = pending.partition("not active yet: ")[2].partition(")")[0]
+    admit = pending.partition("not active yet: `")[2].partition("`")[0]
     assert admit.endswith(f" --node {here}")
-    assert f"{admit}\n" in world.run_here("approvals", "--node", here).stderr
+    assert f"`{admit}`\n" in world.run_here("approvals", "--node", here).stderr
     # As printed, it runs.
     result = world.run_here(*admit.split()[1:], "--yes", "--key", "chief")
     assert result.returncode == 0, result.stderr

@@ -332,8 +332,8 @@ def approve(
         if not sys.stdin.isatty():
             raise typer.BadParameter(
                 "Cannot ask for a confirmation: stdin is not a terminal. "
-                f"Look at the enrolment (`{target.selector.format_command('keys list')}`), then add "
-                "--yes."
+                f"Look at the enrolment (`{target.selector.format_command('keys list')}`), "
+                "then add --yes."
             )
         _print_pending_enrolment(pending)
         if not output.confirm("Allow this key to approve calls?"):
