@@ -497,7 +497,7 @@ async def _fetch_tool(
     similar = _find_similar(tool, [tool_entry.name for tool_entry in listed_tools])
     raise typer.BadParameter(
         f"The node has no tool {tool!r}. {f'Did you mean {similar}? ' if similar else ''}List the "
-        f"tools: {tools}. For a tool of another node, use --effect."
+        f"tools: `{tools}`. For a tool of another node, use --effect."
     )
 
 
