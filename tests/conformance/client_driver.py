@@ -33,7 +33,7 @@ CLIENT_DOCUMENT = "https://conformance-test.local/client-metadata.json"
 """The client id metadata document that the suite knows. It is never fetched."""
 FOLLOW = f"{sys.executable} -m tests.conformance.follow %s"
 
-SCOPE_REFUSED = "which it was asked for already"
+SCOPE_REJECTED = "which was requested already"
 """The node's warning when a sign-in did not grant the scope. Another sign-in would not help."""
 
 EFFECTS = {"test_reconnection": "mutating"}
@@ -208,7 +208,7 @@ class Seat:
                 return node
             if "interlock login" in message[1]:
                 self.sign_in()
-            elif SCOPE_REFUSED in message[1]:
+            elif SCOPE_REJECTED in message[1]:
                 raise SignInFailedError(message[1])
 
     def sign_in(self) -> None:
