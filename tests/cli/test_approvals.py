@@ -16,9 +16,11 @@ import msgspec
 import pytest
 
 from interlock.cli.approvals import _print_details
+from interlock.core.config import Config
 from interlock.errors import InterlockError
+from interlock.terminal import key_choice
 from interlock.terminal.approvals_client import PendingApproval
-from interlock.terminal.node_discovery import NodeSelector
+from interlock.terminal.node_discovery import NodeSelector, TargetNode
 from interlock.terminal.operator_key import choose_key
 from tests.support.command_line import DEMO, INTERLOCK, CommandLine
 from tests.support.waiting import HANG_TIMEOUT, wait_until
@@ -477,6 +479,20 @@ def test_missing_key_names_command_for_node(
     with pytest.raises(InterlockError) as missing:
         choose_key(None, NodeSelector(node="8561"))
     assert "`interlock keys new NAME --node 8561`\n" in missing.value.message
+
+
+def test_lists_enrolled_keys_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = {Path(f"{name}.pem"): name for name in ("chief", "deputy", "removed")}
+    active_keys = [("chief", None), ("deputy", None)]
+    monkeypatch.delenv("INTERLOCK_KEY", raising=False)
+    monkeypatch.setattr(key_choice, "list_user_keys", lambda: keys)
+    monkeypatch.setattr(key_choice, "_active_keys", lambda _: active_keys)
+    target = TargetNode(None, Config(), Path(), Path("socket"))
+    with pytest.raises(InterlockError) as several:
+        key_choice.choose_enrolled_key(None, target)
+    assert "(chief, deputy)" in several.value.message
+    del active_keys[1]
+    assert key_choice.choose_enrolled_key(None, target) == Path("chief.pem")
 
 
 def test_failed_key_creation_leaves_no_files(world: CommandLine) -> None:

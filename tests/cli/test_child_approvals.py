@@ -14,6 +14,8 @@ from interlock.core.call import Outcome
 from interlock.protocol.jsonrpc import encode_value
 from interlock.protocol.mcp import Era
 from interlock.terminal.approvals_client import PendingApproval
+from interlock.terminal.node_discovery import NodeSelector
+from interlock.terminal.results import CLIENT_HINT
 from interlock.trust.approvals.web import PASSED_ON, to_json
 from tests.trust.approvals.gated import NOW
 from tests.trust.approvals.test_child_approvals import read_child_report
@@ -50,6 +52,20 @@ def test_decision_prints_rejection(capsys: pytest.CaptureFixture[str]) -> None:
 def test_failed_call_at_child_node_sets_exit_code() -> None:
     with pytest.raises(typer.Exit):
         _print_decision(encode_decision({"content": [], "isError": True}), json=False)
+
+
+def test_void_approval_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = read_child_report()
+    assert shown is not None
+    fields = json.loads(encode_value(to_json(shown, NOW)))
+    error = {"error": "unknown_tool", "message": f"Unknown tool 'mid.s.wipe'. {CLIENT_HINT}"}
+    body = json.dumps(fields | {"state": "void", "outcome": "unknown_tool", "error": error})
+    with pytest.raises(typer.Exit):
+        _print_decision(body.encode(), json=False, selector=NodeSelector(node="8561"))
+    printed = capsys.readouterr().err
+    assert "interlock tools --node 8561" in printed
+    assert "tools/list" not in printed
+    assert "the approval is void" in printed
 
 
 def test_paused_step_shows_action_of_agent() -> None:

@@ -17,7 +17,7 @@ def test_reload_restarts_changed_servers_only(world: CommandLine) -> None:
     before = node.pids()
     changed = {"command": DEMO, "env": {"SOMETHING": "new"}}
     world.config({"stays": DEMO, "changes": changed, "comes": DEMO})
-    node.wait_for_line("config: reloaded: started comes; ended goes; restarted changes")
+    node.wait_for_line("config: reloaded: started comes; stopped goes; restarted changes")
     wait_until_gone([before["goes"], before["changes"]])
     after = node.pids()
     assert after["stays"] == before["stays"]
@@ -30,7 +30,9 @@ def test_catalog_changes_restart_nothing(world: CommandLine) -> None:
     node = world.up()
     before = node.pids()
     world.config({"demo": {"command": DEMO, "allow": ["roll_*"]}}, timeout="5s")
-    node.wait_for_line("config: reloaded: changed without a restart demo; settings applied timeout")
+    node.wait_for_line(
+        "config: reloaded: changed without a restart demo; settings changed: timeout"
+    )
     assert node.pids() == before
     assert node.status()["tools"] == 1
 
@@ -68,7 +70,7 @@ def test_replaced_config_file_is_noticed(world: CommandLine) -> None:
     node.wait_for_line("config: reloaded: started more")
     new.write_text(text.replace('"more"', '"other"'), encoding="utf-8")
     os.replace(new, path)
-    node.wait_for_line("config: reloaded: started other; ended more")
+    node.wait_for_line("config: reloaded: started other; stopped more")
 
 
 def test_deleted_config_is_reported_once(world: CommandLine) -> None:
@@ -118,15 +120,15 @@ def test_warnings_are_logged_at_start_and_when_changed(world: CommandLine) -> No
     node = world.up()
     assert "no token of this config has the name cheif" in "".join(node.seen)
     write("superviser")
-    node.wait_for_line("config: reloaded: settings applied topics")
+    node.wait_for_line("config: reloaded: settings changed: topics")
     node.wait_for_line('has the name superviser; did you mean "supervisor"')
     # What was told is told no more, wherever it stands by now.
     write("superviser", timeout="5s")
-    node.wait_for_line("config: reloaded: settings applied timeout")
+    node.wait_for_line("config: reloaded: settings changed: timeout")
     write("local", timeout="6s")
-    node.wait_for_line("config: reloaded: settings applied timeout, topics")
+    node.wait_for_line("config: reloaded: settings changed: timeout, topics")
     write("superviser", timeout="6s")
-    node.wait_for_line("config: reloaded: settings applied topics")
+    node.wait_for_line("config: reloaded: settings changed: topics")
     node.wait_for_line("has the name superviser")
     node.end()
     output = "".join(node.seen)

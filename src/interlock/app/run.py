@@ -321,10 +321,10 @@ def describe_change(change: ConfigChange) -> str:
     restarted = change.reconnect
     parts = {
         "started": change.added,
-        "ended": change.removed,
+        "stopped": change.removed,
         "restarted": restarted,
         "changed without a restart": tuple(key for key in change.changed if key not in restarted),
-        "settings applied": change.live,
+        "settings changed:": change.live,
     }
     parts_text = [f"{label} {', '.join(names)}" for label, names in parts.items() if names]
     default = "nothing to apply" if change.restart else "nothing changed"

@@ -41,6 +41,8 @@ _DIRECT_ROUTE_LENGTH = 2
 _TOOL_ERROR = "tool_error"
 _PENDING_AT_CHILD = "confirmation_required"
 _PASSED_ON_STATE = "passed_on"
+_VOID_STATE = "void"
+_DEFAULT_SELECTOR = node_discovery.NodeSelector()
 _EFFECT_TEXTS = {
     "irreversible": "cannot be undone",
     "mutating": "changes something",
@@ -181,7 +183,7 @@ def approve(
             raise typer.Exit(output.FAILED)
     proof = _sign_decision(approval, "approve", reason, key_path, passphrase_file)
     payload = {"proof": proof, **({"accept_masked": True} if approval.masked else {})}
-    _print_decision(inbox.decide(approval, payload), json=json)
+    _print_decision(inbox.decide(approval, payload), json=json, selector=target.selector)
 
 
 def reject(
@@ -219,7 +221,7 @@ def reject(
                 passphrase_file,
             )
         }
-    _print_decision(inbox.decide(approval, payload), json=json)
+    _print_decision(inbox.decide(approval, payload), json=json, selector=target.selector)
 
 
 def _sign_decision(
@@ -371,7 +373,9 @@ def _as_json(approval: PendingApproval) -> str:
     return msgspec.json.encode(approval).decode()
 
 
-def _print_decision(body: bytes, *, json: bool) -> None:
+def _print_decision(
+    body: bytes, *, json: bool, selector: node_discovery.NodeSelector = _DEFAULT_SELECTOR
+) -> None:
     """Print the outcome of a decision. The exit code says whether the call succeeded."""
     import msgspec
 
@@ -381,7 +385,7 @@ def _print_decision(body: bytes, *, json: bool) -> None:
     if json:
         output.print_json(msgspec.json.decode(body))
     else:
-        _print_decision_text(decided)
+        _print_decision_text(decided, selector)
     if decided.state == _PASSED_ON_STATE:
         if not _is_rejected_by_child(decided) and msgspec.json.decode(decided.result).get(
             "isError"
@@ -395,8 +399,8 @@ def _print_decision(body: bytes, *, json: bool) -> None:
         raise typer.Exit(output.FAILED)
 
 
-def _print_decision_text(decided: PendingApproval) -> None:
-    from interlock.terminal.results import print_result
+def _print_decision_text(decided: PendingApproval, selector: node_discovery.NodeSelector) -> None:
+    from interlock.terminal.results import CLIENT_HINT, print_result
 
     by_text = f" by {decided.by}" if decided.by else ""
     if decided.state == "refused" or _is_rejected_by_child(decided):
@@ -412,7 +416,12 @@ def _print_decision_text(decided: PendingApproval) -> None:
     else:
         output.print_note(f"Approved{by_text}: {decided.outcome or decided.state}")
         if decided.error is not None:
-            output.print_problem(output.sanitize(decided.error["message"]))
+            message = decided.error["message"].replace(
+                CLIENT_HINT, f"List the names: `{selector.format_command('tools')}`"
+            )
+            output.print_problem(output.sanitize(message))
+            if decided.state == _VOID_STATE:
+                output.print_note("The call was not made, and the approval is void.")
         elif bytes(decided.result) != b"null":
             print_result(bytes(decided.result))
         elif decided.note:

@@ -19,7 +19,7 @@ from interlock.terminal.call_arguments import (
     read_timeout,
 )
 from interlock.terminal.node_discovery import NodeOption
-from interlock.terminal.results import print_result
+from interlock.terminal.results import CLIENT_HINT, print_result
 
 if TYPE_CHECKING:
     from msgspec import Raw
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 _DEFAULT_SELECTOR: Final = node_discovery.NodeSelector()
 _UNREACHABLE_NAMES: Final = ("upstream_unavailable", "upstream_lost", "circuit_open")
-_CLIENT_HINT: Final = "`tools/list` returns the names."
 _PERSON_HINT: Final = "List the names: `{}`"
 
 
@@ -141,7 +140,7 @@ async def _call(
         )
         tools = node_discovery.NodeSelector(config, address).format_command("tools")
         output.print_problem(
-            unready_reason or error.message.replace(_CLIENT_HINT, _PERSON_HINT.format(tools))
+            unready_reason or error.message.replace(CLIENT_HINT, _PERSON_HINT.format(tools))
         )
         return output.UNREACHABLE if unready_reason else code
     selector = node_discovery.NodeSelector(config, address)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from interlock.errors import PROOF_INVALID, InterlockError
+from interlock.errors import CONFIG, PROOF_INVALID, InterlockError
 from interlock.terminal import operator_key
 
 if TYPE_CHECKING:
@@ -118,6 +118,11 @@ def choose_enrolled_key(key_path: Path | None, target: TargetNode) -> Path:
     enrolled_keys = [path for path, id in user_keys.items() if id in ids]
     if len(enrolled_keys) == 1:
         return enrolled_keys[0]
+    if enrolled_keys:
+        names = ", ".join(path.stem for path in enrolled_keys)
+        raise InterlockError(
+            CONFIG, f"Several of your keys are enrolled ({names}). Choose one: --key NAME"
+        )
     return operator_key.choose_key(None, target.selector)
 
 

@@ -198,9 +198,12 @@ def read_passphrase(file: Path | None, prompt: str, *, new: bool = False) -> byt
             f"Use --passphrase-file FILE{alternative}.",
         )
     else:
-        phrase = getpass(f"{prompt}: ", stream=sys.stderr)
-        if new and getpass("Repeat the passphrase: ", stream=sys.stderr) != phrase:
-            raise InterlockError(CONFIG, "The two passphrases differ.")
+        limit_text = f" (at least {_MIN_PASSPHRASE_LENGTH} characters)" if new else ""
+        phrase = getpass(f"{prompt}{limit_text}: ", stream=sys.stderr)
+        if new and len(phrase) >= _MIN_PASSPHRASE_LENGTH:
+            repeated = getpass("Repeat the passphrase: ", stream=sys.stderr)
+            if repeated != phrase:
+                raise InterlockError(CONFIG, "The two passphrases differ.")
     if new and len(phrase) < _MIN_PASSPHRASE_LENGTH:
         raise InterlockError(
             CONFIG,

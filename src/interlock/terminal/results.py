@@ -7,6 +7,8 @@ from typing import Any, Final
 
 from interlock.terminal import node_discovery, output
 
+CLIENT_HINT: Final = "`tools/list` returns the names."
+"""The end of an error for a program. Commands replace it by the command that lists the tools."""
 _DEFAULT_SELECTOR: Final = node_discovery.NodeSelector()
 
 

@@ -319,7 +319,7 @@ def tree(
         output.print_json(msgspec.json.decode(body))
         return
     console = output.create_console()
-    if once or not console.is_terminal:
+    if once or not console.is_terminal or console.is_dumb_terminal:
         console.print(_render(_decode_tree(body), console))
         return
     try:
