@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 
 from bench.certificates import Authority
-from tests.cli.test_approvals import at_terminal
 from tests.support.command_line import DEMO, INTERLOCK, CommandLine
 from tests.support.ports import free_port
 from tests.support.waiting import HANG_TIMEOUT, wait_until
@@ -213,13 +212,6 @@ async def all_of_them():
 
 asyncio.run(all_of_them())
 """
-
-
-def test_dumb_terminal_gets_tree_once(world: CommandLine) -> None:
-    world.config({"demo": DEMO})
-    world.up().wait_for_line("demo is ready")
-    seen, code = at_terminal(world, ["tree"], {})
-    assert (code, "demo" in seen) == (0, True)
 
 
 def test_large_tree_fits_terminal(world: CommandLine) -> None:
