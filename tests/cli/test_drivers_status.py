@@ -261,7 +261,7 @@ def test_finds_node_at_configured_address(world: CommandLine, command: list[str]
            auth={"ref": "./SECRETS.md", "state": {"env": ["A_KEY"]}})  # fmt: skip
     secrets(world, "files-mcp", "a-key")
     nobody = world.run_here("drivers", *command)
-    assert "showing the state of the files" in nobody.stderr
+    assert "read from its files" in nobody.stderr
     assert "--node" not in nobody.stderr
     there = str(world.port)
     world.up("--listen", there, A_KEY="hush-hush")

@@ -161,7 +161,7 @@ class ExecutionStore:
         return None if row is None or row[0] is None else bytes(row[0])
 
     def delete(self, ids: Iterable[str]) -> None:
-        """Delete executions."""
+        """Delete these executions from the disk, later and without a result."""
         rows = [(id, self._owner_name) for id in ids]
 
         def remove(file: sqlite3.Connection) -> None:

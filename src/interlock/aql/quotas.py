@@ -396,7 +396,10 @@ class Quotas:
                 return result
             totals += result
         if not is_redeemed:
-            raise AqlError("TOKEN_INVALID", "The token is not for a quota of yours.")
+            raise AqlError(
+                "TOKEN_INVALID",
+                "The token is for no quota of this caller. Send the request without it.",
+            )
         counts = self._record_counts(operation, owner, operation_limits, now, totals)
         self._call_counts[id(request)] = (request, counts)
         return None

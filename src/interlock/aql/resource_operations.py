@@ -150,7 +150,7 @@ def _without(entry: Mapping[str, Any], name: str) -> dict[str, Any]:
     return {key: value for key, value in entry.items() if key != name}
 
 
-def _parent_call(request: AqlRequest) -> Call:
+def _require_call(request: AqlRequest) -> Call:
     assert request.call is not None, "built-in operations run for a call"
     return request.call
 
@@ -165,20 +165,20 @@ def resource_operations(
     """
 
     async def list_resources(request: AqlRequest) -> BuiltinResponse:
-        items = await reader.resources(_parent_call(request))
+        items = await reader.resources(_require_call(request))
         return listing()(items, request.params or {}, RESOURCES)
 
     async def get_resource(request: AqlRequest) -> Any:
-        return await reader.read(_parent_call(request), str((request.params or {})["uri"]))
+        return await reader.read(_require_call(request), str((request.params or {})["uri"]))
 
     async def list_prompts(request: AqlRequest) -> BuiltinResponse:
-        items = await reader.prompts(_parent_call(request))
+        items = await reader.prompts(_require_call(request))
         return listing()(items, request.params or {}, PROMPTS, presets=_PROMPT_PRESETS)
 
     async def get_prompt(request: AqlRequest) -> Any:
         params = request.params or {}
         return await reader.prompt(
-            _parent_call(request), str(params["name"]), params.get("arguments")
+            _require_call(request), str(params["name"]), params.get("arguments")
         )
 
     return [

@@ -131,7 +131,7 @@ class FolderPattern(NamedTuple):
 def is_below(
     name: str, folders: Sequence[FolderPattern], *, optional: bool = False
 ) -> ConditionPart:
-    """Return the part: the argument is a path below one of these folders.
+    """Return the condition that the argument is a path below one of these folders.
 
     The condition lists what a path may contain. A path that leads out of the folder, or that is
     ambiguous, does not match.

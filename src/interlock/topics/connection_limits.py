@@ -1,7 +1,7 @@
 """Limits on connections to all topics of a node together, and on those of one caller.
 
-Each connection needs a file descriptor, and the node needs some for other purposes. A caller that
-may open rooms by a glob must not use up all of them.
+Each connection needs a file descriptor, and the node needs some for other purposes. A caller
+whose topics are a glob must not use up all of them.
 """
 
 from __future__ import annotations

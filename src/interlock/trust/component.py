@@ -208,7 +208,7 @@ def node_option(listen: str) -> str:
 
 
 def check_gates(config: Config, *, environ: Mapping[str, str], base_dir: Path) -> None:
-    """Raise InterlockError for rules that hold calls which nobody could approve.
+    """Raise InterlockError for rules that require approvals which no operator could give.
 
     Calls that are held by default are no reason not to start: their response says how to enrol.
     """

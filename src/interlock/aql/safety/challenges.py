@@ -249,8 +249,9 @@ class SafetyChallenges:
         execution: str = "",
         step: str = "",
     ) -> str:
-        """Create a challenge and return its id. Its code is shown, and its approval is being
-        written.
+        """Create a challenge, show its code and request its approval. Return its id.
+
+        The approval may not be on disk yet.
         """
         now = self._wall_clock()
         id = str(uuid.uuid4())

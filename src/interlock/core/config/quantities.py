@@ -182,11 +182,11 @@ def check_gateway_url(text: str, *, token: str) -> str:
     """
     parts = _websocket(text) if text.isascii() else None
     if parts is None:
-        raise InvalidValueError("this is not an address of topics", _GATEWAY_HINT)
+        raise InvalidValueError("this is not the URL of a gateway", _GATEWAY_HINT)
     if "@" in parts.netloc:
-        raise InvalidValueError("credentials are not allowed in an address of topics", token)
+        raise InvalidValueError("credentials are not allowed in the URL of a gateway", token)
     if "?" in text:
-        raise InvalidValueError("an address of topics has no query", _GATEWAY_HINT)
+        raise InvalidValueError("the URL of a gateway has no query", _GATEWAY_HINT)
     _check_encrypted(parts)
     return text
 

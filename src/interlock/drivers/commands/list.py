@@ -166,7 +166,7 @@ def read_node(
         hint = node_discovery.describe_other_nodes(target)
         if not quiet:
             output.print_note(
-                f"Note: no node at {target.config.listen}; showing the state of the files"
+                f"Note: no node at {target.config.listen}. The state is read from its files"
                 + (f"; {hint}" if hint else "")
             )
         return project, None, {}

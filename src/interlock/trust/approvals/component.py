@@ -183,7 +183,7 @@ class ApprovalsComponent:
 def check_anchors(
     config: Config, *, environ: Mapping[str, str], base_dir: Path, gates: bool
 ) -> None:
-    """Raise InterlockError for a config that holds calls which nobody could approve.
+    """Raise InterlockError for a config that requires approvals which no operator could give.
 
     Args:
         gates: whether a rule of the config holds calls.

@@ -179,7 +179,8 @@ class Anchors:
 
 
 def check_has_anchors(config: ApprovalsConfig, *, gates: bool) -> None:
-    """Raise InterlockError for a config that holds calls which nobody could ever approve.
+    """Raise InterlockError for a config that requires approvals which no operator could ever
+    give.
 
     Args:
         gates: whether a rule of the config holds calls.
@@ -340,7 +341,7 @@ class Proofs:
         if verdict.record_use is not None:
             loop = asyncio.get_running_loop()
             if not await loop.run_in_executor(None, verdict.record_use):
-                raise invalid_proof("the passkey was used elsewhere meanwhile: it may be a copy")
+                raise invalid_proof("the counter of the passkey went backwards: it may be a copy")
         return verdict
 
     def check(self, approval: Approval, proof: str, now: float) -> ProofVerdict:
@@ -662,7 +663,7 @@ class PasskeyChecker:
         # Passkeys that are synchronised between devices have no use count.
         counts = bool(authenticator.counter or passkey.counter)
         if counts and authenticator.counter <= passkey.counter:
-            _reject("This passkey was used elsewhere meanwhile: it may be a copy.")
+            _reject("The counter of this passkey went backwards: it may be a copy.")
         return PasskeyVerdict(
             passkey,
             assertion.decision,

@@ -258,7 +258,7 @@ def parse_exact(arguments: bytes | Raw) -> Any:
     except (ValueError, RecursionError) as error:
         raise InterlockError(
             INVALID_ARGUMENTS,
-            f"An operator must read this call, and its arguments can be read in two ways: {error}.",
+            f"This call needs an approval, and its arguments are ambiguous: {error}.",
         ) from None
 
 
@@ -571,7 +571,7 @@ def identify_tool(name: str, route: Route | None) -> tuple[str, str]:
 def journal_digest(call: Call) -> str:
     """Return the digest of a call's arguments for the journal: `args_sha256`, as in its approval.
 
-    Arguments that can be read in two ways, or are too long for an approval, have no such digest.
+    Arguments that are ambiguous, or too long for an approval, have no such digest.
     They get `args_raw_sha256`, a digest of their bytes.
     """
     try:

@@ -542,7 +542,9 @@ class Operators:
                 counter = verdict.counter
                 if counter is not None and not self.store.record_use(verdict.passkey.id, counter):
                     raise InterlockError(
-                        PROOF_INVALID, "This passkey was used elsewhere: it may be a copy."
+                        PROOF_INVALID,
+                        "The counter of this passkey went backwards: it may be a copy. "
+                        "Remove the key.",
                     )
             return self.store.admit(id, raw, proof)
 
@@ -561,10 +563,10 @@ class Operators:
     # -- Sessions
 
     def new_challenge(self) -> dict[str, str]:
-        """Return what an operator signs to sign in.
+        """Return a challenge that an operator signs to sign in.
 
-        A challenge contains its own end and a mark of this node, so nothing has to be stored,
-        however many clients ask.
+        It contains its expiry and an authentication code of this node, so the node stores nothing,
+        however many clients request one.
         """
         expires_at = int((self._clock() + CHALLENGE_SECONDS) * 1000)
         content = secrets.token_bytes(_NONCE_BYTES) + expires_at.to_bytes(_TIME_BYTES, "big")

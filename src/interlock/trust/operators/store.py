@@ -292,8 +292,8 @@ class OperatorStore:
         if os.getuid() != 0 or _owner(self.path.parent) == 0:
             raise InterlockError(
                 errors.FORBIDDEN,
-                "Only root can recover operators at once, and only for a node that runs as another "
-                "user. Run the command as root, or wait for the recovery delay.",
+                "Only root can recover operators without a delay, and only for a node that runs as "
+                "another user. Run the command as root, or wait for the recovery delay.",
             )
         with self._open() as file:
             chain = self._read_chain(file)
@@ -664,7 +664,7 @@ class OperatorReader:
     _started = False
 
     def start(self) -> None:
-        """From now on, accept only delayed recoveries that this node made."""
+        """Accept only delayed recoveries that this node made, from now on."""
         self._started = True
 
     def close(self) -> None:

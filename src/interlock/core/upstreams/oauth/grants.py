@@ -160,7 +160,7 @@ class GrantStore(Protocol):
 
 
 class StoredGrant(NamedTuple):
-    """A grant in the store."""
+    """A grant and the version of its record in the store."""
 
     grant: Grant
     version: int
