@@ -77,7 +77,7 @@ def test_suggests_denial_after_rejections() -> None:
     found = single_suggestion(make_decisions(note_arguments(8, "/etc/"), "refuse"))
     assert found.rule.then == "deny"
     assert found.description.startswith(
-        'With any value of "content": deny calls of files.write by "agent" without'
+        'With any value of "content": deny calls of files.write by "agent" immediately'
     )
     # Whoever is refused next learns nothing of others' arguments.
     assert "/etc/" not in found.rule.reason

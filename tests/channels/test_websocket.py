@@ -443,7 +443,7 @@ def test_rejects_invalid_urls(run: Run, url: str) -> None:
 def test_rejects_line_end_in_token(run: Run) -> None:
     async def test() -> None:
         async with websockets_server(echo) as url:
-            with pytest.raises(InterlockError, match="line end"):
+            with pytest.raises(InterlockError, match="line break"):
                 await dial(url, bearer="a\r\nX-Admin: yes")
 
     run(test())

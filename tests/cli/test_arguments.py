@@ -79,7 +79,7 @@ def test_parses_arguments_by_schema(pairs: list[str], expected: dict[str, Any]) 
         (["numbers=x"], "numbers must be an integer. Found 'x'"),
         (["words=[1"], "words must be an array"),
         (["thing=[1]"], "thing must be an object. Found '[1]'"),
-        (["text=a", "text=b"], "text is given twice"),
+        (["text=a", "text=b"], "text occurs twice"),
         (["x:=nonsense"], "x is not JSON"),
         (["x:=[NaN]"], "x is not JSON: NaN is not a JSON number"),
         (["x:=-1e999"], "x is not JSON: -1e999 is not a JSON number"),

@@ -153,15 +153,15 @@ def test_log_reports_driver_states(world: CommandLine) -> None:
         def logged(line: str) -> None:
             wait_until(line, lambda: f" {line}\n" in log.read_text())
 
-        logged("2 drivers: files-mcp, keyed-mcp")
-        logged(f"WARNING keyed-mcp: {LACKING}")
+        logged("drivers: 2 drivers: files-mcp, keyed-mcp")
+        logged(f"WARNING driver keyed-mcp: {LACKING}")
         logged("driver files-mcp: ready: it serves fs-read")
         contract(world, "fs-other")
         driver(world, "more-mcp", implements=[entry("fs-other")])
         logged("driver more-mcp: added: it serves fs-other")
         logged("driver more-mcp: ready: it serves fs-other")
         driver(world, "more-mcp", version="1.0.1", implements=[entry("fs-other")])
-        logged("driver more-mcp changed: it serves fs-other")
+        logged("driver more-mcp: changed: it serves fs-other")
         shutil.rmtree(world.cwd / ".drivers" / "more-mcp")
         logged("driver more-mcp: removed; it served fs-other")
         driver(world).write_text("nothing")

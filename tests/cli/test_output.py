@@ -84,10 +84,17 @@ def test_buffered_lines_are_redacted_and_unrepeated() -> None:
 def test_server_name_is_not_redacted_as_key() -> None:
     buffer = LineBuffer()
     arguments = ("needkey", "needkey did not get ready; it said: API_KEY=hunter2")
-    buffer.handle(logging.LogRecord("x", logging.WARNING, "", 0, "%s: %s", arguments, None))
-    assert buffer.lines[0][2] == "needkey: needkey did not get ready; it said: API_KEY=***"
-    buffer.handle(logging.LogRecord("x", logging.INFO, "", 0, "%s failed: %s", arguments, None))
-    assert buffer.lines[1][2] == "needkey failed: needkey did not get ready; it said: API_KEY=***"
+    buffer.handle(
+        logging.LogRecord("x", logging.WARNING, "", 0, "upstream %s: %s", arguments, None)
+    )
+    assert buffer.lines[0][2] == "upstream needkey: needkey did not get ready; it said: API_KEY=***"
+    buffer.handle(
+        logging.LogRecord("x", logging.INFO, "", 0, "upstream %s: failed: %s", arguments, None)
+    )
+    assert (
+        buffer.lines[1][2]
+        == "upstream needkey: failed: needkey did not get ready; it said: API_KEY=***"
+    )
 
 
 def test_repeated_upstream_problem_is_logged_once() -> None:
@@ -95,15 +102,15 @@ def test_repeated_upstream_problem_is_logged_once() -> None:
     buffer.addFilter(RepeatFilter())
 
     def log(at: float, name: str, said: str, level: int = logging.WARNING) -> None:
-        record = logging.LogRecord("x", level, "", 0, "%s: %s", (name, said), None)
+        record = logging.LogRecord("x", level, "", 0, "upstream %s: %s", (name, said), None)
         record.created = at
         buffer.handle(record)
 
     for second in range(0, 301, 10):
         log(float(second), "a", "it ended")
     assert [text for _, _, text in buffer.lines] == [
-        "a: it ended",
-        "a: it ended (still, tried 31 times)",
+        "upstream a: it ended",
+        "upstream a: it ended (still, tried 31 times)",
     ]
     log(302.0, "a", "it ended")
     log(303.0, "b", "it ended")

@@ -254,7 +254,7 @@ def test_background_job_draws_no_screen(world: CommandLine, sign: str) -> None:
         shell.stdin.close()
         shell.stdout.close()
     assert ("calls/s" in written) == (not sign)
-    assert ("INFO    stopped" in written) == bool(sign)
+    assert ("INFO    node: stopped" in written) == bool(sign)
 
 
 def pids_of(command: list[str]) -> list[int]:

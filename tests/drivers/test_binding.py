@@ -237,7 +237,7 @@ def test_missing_tool_is_reported_with_suggestion() -> None:
             tool(required=["path", "mode"]),
             {"drop_inputs": ("mode",)},
             "'make' requires 'mode', but no input of the contract is mapped to it: the driver "
-            "drops 'mode'.",
+            "removes 'mode'.",
         ),
         (
             TOOL,

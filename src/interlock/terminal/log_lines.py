@@ -7,6 +7,7 @@ line.
 from __future__ import annotations
 
 import logging
+import re
 import sys
 import time
 from collections import deque
@@ -17,35 +18,36 @@ from interlock.terminal import output
 
 KEPT_LINES: Final = 8
 REPEAT_INTERVAL_SECONDS: Final = 300.0
-_UPSTREAM_FORMATS: Final = ("%s: ", "%s failed: ")
-"""The formats of records about an upstream."""
+_SUBJECT: Final = re.compile(r"(?P<kind>(?:upstream|driver) )%s(?P<label>: (?:failed: )?)")
+"""The beginning of the format of records about an upstream or a driver."""
 
 
 class _Redacted(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         text = super().format(record)
-        name = upstream_of(record)
-        if name is None:
+        subject = _subject_of(record)
+        if subject is None:
             return output.sanitize(redact(text))
         # The name comes from the config. The rest can be text of the upstream.
-        name_part, label, message = text.partition(f"{name}{_label(record)}")
-        return output.sanitize(name_part + label + redact_about(name, message))
+        name, beginning = subject
+        before, beginning, message = text.partition(beginning)
+        return output.sanitize(before + beginning + redact_about(name, message))
 
 
 def upstream_of(record: logging.LogRecord) -> str | None:
-    """Return the upstream that a record is about, or None. Such a record begins with the name."""
-    if isinstance(record.msg, str) and record.msg.startswith(_UPSTREAM_FORMATS) and record.args:
-        return str(record.args[0]) if isinstance(record.args, tuple) else None
-    return None
+    """Return the upstream or the driver that a record is about, or None."""
+    subject = _subject_of(record)
+    return None if subject is None else subject[0]
 
 
-def _label(record: logging.LogRecord) -> str:
-    """Return the text between the name of an upstream and the message."""
-    return next(
-        format_string[2:]
-        for format_string in reversed(_UPSTREAM_FORMATS)
-        if str(record.msg).startswith(format_string)
-    )
+def _subject_of(record: logging.LogRecord) -> tuple[str, str] | None:
+    """Return the name of the upstream or the driver that a record is about, and the beginning of
+    its message, such as `upstream jira: `."""
+    match = _SUBJECT.match(record.msg) if isinstance(record.msg, str) else None
+    if match is None or not record.args or not isinstance(record.args, tuple):
+        return None
+    name = str(record.args[0])
+    return name, f"{match['kind']}{name}{match['label']}"
 
 
 class RepeatFilter(logging.Filter):

@@ -252,7 +252,7 @@ async def test_rejects_code_as_approval_proof(tmp_path: Path) -> None:
     id = await pause_step(node)
     record = await node.wait_for_approval("unblock")
     for proof in (f"code:{node.code(id)}", "code:", f"code:{id}", f"code:{record.id}"):
-        with pytest.raises(InterlockError, match="does not count"):
+        with pytest.raises(InterlockError, match="not accepted"):
             await node.approvals.confirm(record.id, proof)
     assert node.approvals.find(record.id) == record
     # A service or a policy engine is no human.

@@ -47,15 +47,21 @@ def within(small: Any, large: Any) -> bool:
 
 @pytest.mark.spec("AQ-7.1-1")
 def test_documented_conversation_matches_node(client: Client) -> None:
-    search, found, call, counted, mistake, held = blocks()
+    search, found, call, counted, mistake, pending, again = blocks()
     for sent, answer in (
         (search, found),
         (call, counted),
         ({"operation": "demo_text_stats", "params": {"txt": "x"}}, mistake),
-        ({"operation": "demo_notes_delete", "params": {"id": 1}}, held),
+        ({"operation": "demo_notes_delete", "params": {"id": 1}}, pending),
     ):
         response = client.call("mcp_aql", sent)
         assert within(answer, response), response
+    token = response["error"]["details"]["confirmation_token"]
+    assert token.startswith(again["params"]["confirmation_token"].removesuffix("…"))
+    assert (
+        client.call("mcp_aql", {**again, "params": {"id": 1, "confirmation_token": token}})
+        == response
+    )
 
 
 def test_documented_views_exist() -> None:
