@@ -111,7 +111,8 @@ class MutationTree:
         if code is None:
             return TestRun(NO_END, text)
         if code != 1:
-            return TestRun(COLLECTION if code == pytest.ExitCode.INTERRUPTED else NO_TESTS, text)
+            is_import = code == pytest.ExitCode.INTERRUPTED or "ImportError while loading" in text
+            return TestRun(COLLECTION if is_import else NO_TESTS, text)
         match = _FAILED.search(text)
         return TestRun(match[1] if match else "an unnamed test", text)
 
