@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import sqlite3
 import stat
@@ -366,3 +367,26 @@ async def test_several_processes_write_one_file(tmp_path: Path) -> None:
         entry = await store.bucket(LAMPS).get("counter")
         assert entry is not None
         assert entry.value.level == 150
+
+
+async def test_missing_socket_folder_does_not_end_writes(tmp_path: Path) -> None:
+    async with open_store(SqliteAdapter(tmp_path / "state.db")) as store:
+        lamps = store.bucket(LAMPS)
+        await lamps.put("hall", Lamp("red"))
+        shutil.rmtree(tmp_path / "state.db.peers")
+        async with asyncio.timeout(HANG_TIMEOUT):
+            for level in range(3):
+                await lamps.put("hall", Lamp("red", level))
+
+
+async def test_reports_sockets_that_cannot_be_created(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adapter = SqliteAdapter(tmp_path / "state.db")
+    monkeypatch.setattr(adapter._peers, "_path", tmp_path / ("x" * 200))
+    async with asyncio.timeout(HANG_TIMEOUT):
+        for _ in range(2):
+            with pytest.raises(InterlockError) as raised:
+                await StateStore(adapter).bucket(LAMPS).put("hall", Lamp("red"))
+            assert raised.value.failure is UNRECORDABLE
+        await adapter.close()

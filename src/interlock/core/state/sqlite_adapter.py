@@ -134,7 +134,10 @@ class SqliteAdapter:
             if self._thread is None:
                 self._loop = asyncio.get_running_loop()
                 await self._loop.run_in_executor(self._readers, self._open_first)
-                self._peers.open(self._loop, self._notify)
+                try:
+                    self._peers.open(self._loop, self._notify)
+                except OSError as error:
+                    raise self._report(error) from error
                 self._thread = threading.Thread(target=self._run, name="state-writer", daemon=True)
                 self._thread.start()
 
@@ -146,6 +149,7 @@ class SqliteAdapter:
         if self._thread is not None:
             thread = self._thread
             await asyncio.get_running_loop().run_in_executor(None, thread.join)
+        self._close_connection()
         self._peers.close()
         self._readers.shutdown()
         for connection in self._reader_connections:
@@ -485,7 +489,11 @@ class PeerSockets:
     def open(self, loop: asyncio.AbstractEventLoop, on_change: Callable[[], None]) -> None:
         make_private_folder(self._folder)
         receiver = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-        receiver.bind(str(self._path))
+        try:
+            receiver.bind(str(self._path))
+        except OSError:
+            receiver.close()
+            raise
         self._socket, self._loop = receiver, loop
         self._sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
 
@@ -501,7 +509,13 @@ class PeerSockets:
         """Tell the other processes that something was committed. Runs on the writer's thread."""
         if self._sender is None:
             return
-        for name in os.listdir(self._folder):
+        try:
+            names = os.listdir(self._folder)
+        except OSError as error:
+            # The commit is done: a missing folder must not end the writer's thread.
+            _log.warning("state store: cannot notify other processes: %s", error)
+            return
+        for name in names:
             if name == self._path.name:
                 continue
             try:
@@ -510,7 +524,8 @@ class PeerSockets:
                 continue
             except (ConnectionRefusedError, FileNotFoundError):
                 # Its process has ended without removing it.
-                (self._folder / name).unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    (self._folder / name).unlink(missing_ok=True)
             except OSError as error:
                 _log.warning("state store: cannot notify another process: %s", error)
 
