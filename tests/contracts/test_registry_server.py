@@ -38,30 +38,9 @@ def shelf(tmp_path: Path) -> RegistryBench:
 def run_scene(
     shelf: RegistryBench, scene: Callable[[Ask, RegistryServer], Awaitable[None]], **settings: Any
 ) -> None:
-    config = make_config({"listen": "127.0.0.1:0", **settings})
-
-    def open() -> ContractRegistry:
-        return ContractRegistry(shelf.folder, clock=lambda: shelf.now)
-
     async def run() -> None:
-        server = RegistryServer(
-            config, open, base_dir=shelf.folder.parent, environ={"SECRET": "a-long-enough-secret"}
-        )
-        await server.start()
-        base = server.url.removesuffix("/contracts")
-
-        async def ask(path: str, body: Any = None, **more: Any) -> httpx2.Response:
-            async with httpx2.AsyncClient(trust_env=False) as client:
-                method = more.pop("method", "GET" if body is None else "POST")
-                if body is not None:
-                    more.setdefault("headers", {}).setdefault("Content-Type", "application/json")
-                    more["content"] = body if isinstance(body, bytes) else json.dumps(body).encode()
-                return await client.request(method, base + path, **more)
-
-        try:
+        async with serve_contracts(shelf, **settings) as (ask, server):
             await scene(ask, server)
-        finally:
-            await server.stop()
 
     asyncio.run(run())
 
